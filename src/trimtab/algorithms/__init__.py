@@ -1,0 +1,56 @@
+"""The table of algorithms: a name here, or an entry point of group `trimtab.algorithms`, may follow `algorithm:`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.errors import UserError
+
+ENTRY_POINT_GROUP = "trimtab.algorithms"
+
+MODULES = {
+    "ppo": "trimtab.algorithms.ppo",
+    "grpo": "trimtab.algorithms.grpo",
+    "sft": "trimtab.algorithms.sft",
+}
+"""Every built-in name and the module that defines its `Algorithm`."""
+
+ALIASES = {"ppo_like": "ppo"}
+
+
+def names() -> list[str]:
+    """All names that `algorithm:` accepts here, built-in ones first, aliases left out."""
+    return [*MODULES, *sorted(point.name for point in _plugins() if point.name not in MODULES)]
+
+
+def load(name: str) -> Algorithm:
+    """The algorithm of that name.
+
+    Raises:
+        UserError: there is none; the message names the nearest.
+    """
+    name = ALIASES.get(name, name)
+    if name in MODULES:
+        module = importlib.import_module(MODULES[name])
+        return _checked(name, module.ALGORITHM)
+    for point in _plugins():
+        if point.name == name:
+            return _checked(name, point.load())
+    near = difflib.get_close_matches(name, [*names(), *ALIASES], n=1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(names())}"
+    raise UserError(f"algorithm: no algorithm is called `{name}`; {hint}")
+
+
+def _plugins() -> list[EntryPoint]:
+    return list(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _checked(name: str, found: object) -> Algorithm:
+    if not isinstance(found, Algorithm):
+        raise UserError(
+            f"algorithm: the entry point `{name}` gives {type(found).__name__}, expected an Algorithm record"
+        )
+    return found

@@ -1,0 +1,101 @@
+"""The error tree. Each class carries its exit code, a stable contract for job controllers.
+
+TrimtabError                     1   internal fault, or a check that ran and failed
+├── UserError                    2   never retry
+│   ├── ConfigError                  the configuration; carries every finding of one pass
+│   ├── DataError                    a file of prompts or demonstrations
+│   ├── ModelError                   a model or tokenizer directory
+│   ├── RewardError                  a reward function that failed under `on_error: stop`
+│   ├── MissingExtraError            an optional library; names the extra to install
+│   └── UnmetNeedError               an algorithm was not given a part that it needs
+├── NumericalError               3   do not retry blindly
+│   └── GuardError                   the guard ended the run
+├── StorageError                 4   no good checkpoint, disk full
+├── WorkerError                  5   a lost process; retryable
+├── RewardUnavailableError       6   retryable
+└── Preempted                   75   SIGTERM or SIGINT; state is saved; retry is free
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class TrimtabError(Exception):
+    """Everything that Trimtab raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UserError(TrimtabError):
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One fault, as it is shown: `place: what; hint`."""
+
+    place: str
+    """`file:line`, `file:line:column`, or the dotted key of a command-line override."""
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}" + (f"; {self.hint}" if self.hint else "")
+
+
+class _FindingsError(UserError):
+    """A user error that reports all faults of one pass at once."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        super().__init__("\n".join(str(finding) for finding in findings))
+
+
+class ConfigError(_FindingsError):
+    pass
+
+
+class DataError(_FindingsError):
+    pass
+
+
+class ModelError(UserError):
+    pass
+
+
+class RewardError(UserError):
+    pass
+
+
+class MissingExtraError(UserError):
+    pass
+
+
+class UnmetNeedError(UserError):
+    pass
+
+
+class NumericalError(TrimtabError):
+    exit_code = 3
+
+
+class GuardError(NumericalError):
+    pass
+
+
+class StorageError(TrimtabError):
+    exit_code = 4
+
+
+class WorkerError(TrimtabError):
+    exit_code = 5
+
+
+class RewardUnavailableError(TrimtabError):
+    exit_code = 6
+
+
+class Preempted(TrimtabError):  # noqa: N818 - it is a state, not a fault
+    exit_code = 75

@@ -1,0 +1,1 @@
+"""Torch only, no model: log-probs of tokens, and sampling."""

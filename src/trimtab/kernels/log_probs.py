@@ -1,0 +1,55 @@
+"""Log-probs and entropies of given tokens from hidden states, without ever holding all logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_ELEMENTS = 1 << 24
+"""Most logits alive at once in one chunk: 64 MB in float32."""
+
+
+def token_log_probs(
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    targets: Tensor,
+    *,
+    vocabulary: int,
+    temperature: float,
+    entropy_with_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of the targets and the entropy of the whole distribution at each place.
+
+    Args:
+        hidden: [n, d], the states that predict the targets.
+        head: hidden [m, d] -> logits [m, V].
+        targets: [n] int64.
+        vocabulary: V, to size the chunks.
+        temperature: above 0, divides the logits, so the figures are those of the sampling distribution.
+        entropy_with_gradient: False gives the entropy as a figure only.
+    Returns:
+        log-probs and entropy, [n] float32 nats. Where the logits exceed `CHUNK_ELEMENTS` they are computed in chunks
+        and again in the backward pass.
+    """
+
+    def one_chunk(states: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head(states).float() / temperature
+        every = torch.log_softmax(logits, dim=-1)
+        picked = every.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+        source = every if entropy_with_gradient else every.detach()
+        return picked, -(source.exp() * source).sum(-1)
+
+    rows = max(1, CHUNK_ELEMENTS // vocabulary)
+    if hidden.shape[0] <= rows:
+        return one_chunk(hidden, targets)
+    parts = []
+    for start in range(0, hidden.shape[0], rows):
+        states, wanted = hidden[start : start + rows], targets[start : start + rows]
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(one_chunk, states, wanted, use_reentrant=False))
+        else:
+            parts.append(one_chunk(states, wanted))
+    return torch.cat([p for p, _ in parts]), torch.cat([e for _, e in parts])

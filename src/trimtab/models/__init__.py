@@ -1,0 +1,1 @@
+"""The roles with weights. Nothing here knows a loss or a step."""

@@ -1,0 +1,138 @@
+"""The doors between rooms. `assemble` chooses what stands behind each; `trimtab.testing` has a suite for some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trimtab.algorithms.base import Need
+from trimtab.types import Batch, Draw, Frozen, Policy, Rollout, Sample, StepReport, Verdict
+
+if TYPE_CHECKING:
+    from torch.nn import Parameter
+
+
+class RolloutEngine(Protocol):
+    """Samples completions."""
+
+    def generate(self, draws: Sequence[Draw], *, group_size: int, greedy: bool = False) -> list[Rollout]:
+        """`group_size` completions of each draw, in the order of the draws; equal inputs give equal tokens.
+
+        Greedy decoding takes the likeliest token and reports log-probs of 0.
+        """
+        ...
+
+    def refresh(self, *, version: int) -> None:
+        """Sample from the trainer's newest weights from now on; `version` is the step they are from."""
+        ...
+
+
+class Reward(Protocol):
+    """Judges completions. The signature is that of TRL's reward functions."""
+
+    name: str
+
+    def __call__(
+        self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]
+    ) -> Sequence[float | None]:
+        """One number a completion, or None where it cannot judge."""
+        ...
+
+
+class Source(Protocol):
+    """Gives the batches of a run, one a step; samples them, or reads them."""
+
+    def next_batch(self) -> Batch: ...
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Rows of the newest batch, to show to people."""
+        ...
+
+    def figures(self) -> Mapping[str, float]:
+        """What the source measured while it made the newest batch (seconds)."""
+        ...
+
+    def refresh(self, *, version: int) -> None:
+        """The weights have changed; nothing to do for a source that reads."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """What a resumed run needs to go on with the next batch; JSON values."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Models(Protocol):
+    """The roles with weights: policy, critic, reference."""
+
+    def forward(self, batch: Batch, need: Need) -> Policy:
+        """Everything that has a gradient, for the rows of one micro-batch."""
+        ...
+
+    def freeze(self, batch: Batch, need: Need) -> Frozen:
+        """Everything that is computed once a step without gradient, for the rows of one micro-batch."""
+        ...
+
+    def parameters(self) -> Mapping[str, list[Parameter]]:
+        """Trained parameters by role, clipped role by role: `policy`, and `value` for an own critic."""
+        ...
+
+    def weights_sum(self) -> str:
+        """An order-free 64-bit sum over the trained weights, hexadecimal: cheap evidence that weights are equal."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write `policy/` (Hugging Face layout) and, with a critic, `value/` into the directory."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Put the weights of such a directory in the place of the present ones."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """Where the states of a run are kept."""
+
+    def save(self, step: int, write: Any, metrics: Mapping[str, float]) -> Path: ...
+
+    def newest(self) -> int | None:
+        """The step of the newest checkpoint whose files are all as they were written."""
+        ...
+
+
+class Recorder(Protocol):
+    """Told of every step; a journal, a live view, an exporter."""
+
+    def record(self, report: StepReport) -> None: ...
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Something that is not a step: started, resumed, saved, finished, failed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Guard(Protocol):
+    """Judges every step."""
+
+    def judge(self, report: StepReport) -> Verdict: ...
+
+    def state(self) -> Mapping[str, Any]: ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Evaluator(Protocol):
+    def evaluate_if_due(self, step: int, *, last: bool = False) -> Mapping[str, float]:
+        """`eval/...` metrics if the step is due, else nothing."""
+        ...
+
+
+class Control(Protocol):
+    """What people and schedulers ask of a running job."""
+
+    def should_stop(self) -> str | None:
+        """Why the run is to save and end at this step boundary, or None."""
+        ...

@@ -1,0 +1,1 @@
+"""Sampling completions, and choosing what to sample."""

@@ -1,0 +1,1 @@
+"""Where bytes go: the writer, checkpoints, the journal, the run directory."""
