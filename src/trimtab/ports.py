@@ -10,6 +10,8 @@ from trimtab.algorithms.base import Need
 from trimtab.types import Batch, Draw, Frozen, Policy, Rollout, Sample, StepReport, Verdict
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
     from torch.nn import Parameter
 
 
@@ -67,6 +69,11 @@ class Source(Protocol):
 class Models(Protocol):
     """The roles with weights: policy, critic, reference."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where rows must be for `forward` and `freeze`."""
+        ...
+
     def forward(self, batch: Batch, need: Need) -> Policy:
         """Everything that has a gradient, for the rows of one micro-batch."""
         ...
@@ -77,6 +84,10 @@ class Models(Protocol):
 
     def parameters(self) -> Mapping[str, list[Parameter]]:
         """Trained parameters by role, clipped role by role: `policy`, and `value` for an own critic."""
+        ...
+
+    def named_parameters(self) -> Mapping[str, Parameter]:
+        """Trained parameters by a name that is the same after a restart."""
         ...
 
     def weights_sum(self) -> str:
@@ -95,11 +106,37 @@ class Models(Protocol):
 class Checkpoints(Protocol):
     """Where the states of a run are kept."""
 
-    def save(self, step: int, write: Any, metrics: Mapping[str, float]) -> Path: ...
-
-    def newest(self) -> int | None:
-        """The step of the newest checkpoint whose files are all as they were written."""
+    def save_if_due(
+        self, step: int, state: RunState, metrics: Mapping[str, float], *, last: bool = False
+    ) -> float | None:
+        """Save if the step is due; seconds that it took, or None."""
         ...
+
+    def restore(self, state: RunState) -> int | None:
+        """Put the newest checkpoint whose files are all as they were written into the run; its step, or None.
+
+        Raises:
+            StorageError: there are checkpoints, but none of them is good.
+        """
+        ...
+
+
+class RunState(Protocol):
+    """The parts of a run that a checkpoint holds, for writing and for reading."""
+
+    def write_models(self, directory: Path) -> None: ...
+
+    def read_models(self, directory: Path) -> None: ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The optimiser's."""
+        ...
+
+    def values(self) -> Mapping[str, Any]:
+        """Everything else, as JSON values."""
+        ...
+
+    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None: ...
 
 
 class Recorder(Protocol):
@@ -125,8 +162,8 @@ class Guard(Protocol):
 
 
 class Evaluator(Protocol):
-    def evaluate_if_due(self, step: int, *, last: bool = False) -> Mapping[str, float]:
-        """`eval/...` metrics if the step is due, else nothing."""
+    def evaluate_if_due(self, step: int, *, last: bool = False) -> StepReport | None:
+        """A report with phase `eval` if the step is due (step 0 and the last one always are), else None."""
         ...
 
 

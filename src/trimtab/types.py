@@ -13,7 +13,7 @@ import importlib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import torch as torch
@@ -121,6 +121,8 @@ class Batch:
     """[B] int64, equal for the completions of one prompt. Never inferred from text or shape."""
     row_ids: Tensor
     """[B] int64, unique within the step: a row's name in hashes and ties, whatever the order of the rows."""
+    prompt_ids: Tensor
+    """[B] int64, the row of the data that the prompt is."""
     rewards: Tensor
     """[B] float, 0 where not `is_scored`."""
     is_scored: Tensor
@@ -233,8 +235,7 @@ def _select(record: Record, index: Tensor, width: int, **given: Tensor) -> Recor
 class Schedule:
     """A number that changes over the steps: `{schedule: linear, from: 0.02, to: 0.0, steps: 500}`."""
 
-    kind: str
-    """`linear`, `cosine` or `constant`."""
+    kind: Literal["linear", "cosine", "constant"]
     start: float
     end: float
     steps: int

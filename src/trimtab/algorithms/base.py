@@ -3,7 +3,6 @@
     needs(config) -> Need                                       which parts the run must have
     advantages(batch, frozen, config) -> Advantages             once a step, no gradient
     terms(batch, frozen, advantages, policy, config) -> Terms   per micro-batch, unreduced
-    statistics(batch, frozen, advantages, policy, config) -> Sums   optional: over a whole update, no gradient
     metrics(...as terms...) -> {name: Sums}                     optional: what it wants to be seen
 
 A loss is not averaged here. `Term.aggregation` says how, and the learner does it over the whole update, so a result
@@ -47,6 +46,7 @@ __all__ = [
     "require",
     "reward_kl",
     "shared_terms",
+    "term",
     "token_ratio",
     "torch",
 ]
@@ -107,6 +107,8 @@ class EntropyAndLoss:
     """c_e: how strongly a high entropy of the next token is rewarded."""
     aggregation: Aggregation = "token-mean"
     """How token losses become one number, over the whole update."""
+    norm_length: Annotated[int, Gt(0)] | None = None
+    """Tokens, the constant of `seq-mean-token-sum-norm`; null: sampling.max_length."""
     log_ratio_clamp: Annotated[float, Gt(0)] | None = 20.0
     """Log-ratios are cut to plus and minus this before `exp`; null switches it off."""
 
@@ -168,6 +170,14 @@ class Shared:
         return None
 
 
+def term(values: Tensor, config: Shared, *, coefficient: float = 1.0, over: Tensor | None = None) -> Term:
+    """A term that is averaged as `policy.aggregation` says."""
+    loss = config.policy
+    return Term(
+        values=values, aggregation=loss.aggregation, coefficient=coefficient, over=over, norm_length=loss.norm_length
+    )
+
+
 def token_ratio(frozen: Frozen, policy: Policy, shared: Shared) -> Tensor:
     """[B, T] exp(log_probs - old_log_probs), with gradient."""
     return torch.exp(
@@ -200,18 +210,15 @@ def kl_target(frozen: Frozen, kl: Kl) -> Tensor:
     return require(frozen.ref_log_probs, "ref_log_probs (a reference model)")
 
 
-def shared_terms(frozen: Frozen, policy: Policy, config: Shared, *, norm_length: int | None = None) -> Terms:
+def shared_terms(frozen: Frozen, policy: Policy, config: Shared) -> Terms:
     """The entropy and KL terms, the same in every online algorithm; a coefficient of 0 leaves its term out.
 
     `L = L_policy + c_v L_value - c_e H + beta KL`: the entropy enters with a negative coefficient.
     """
     terms: Terms = {}
-    aggregation = config.policy.aggregation
     if entropy_coef := number(config.policy.entropy_coef):
         entropy = require(policy.entropy, "entropy")
-        terms["entropy"] = Term(
-            values=entropy, aggregation=aggregation, coefficient=-entropy_coef, norm_length=norm_length
-        )
+        terms["entropy"] = term(entropy, config, coefficient=-entropy_coef)
     if config.kl.where == "loss" and (beta := number(config.kl.coef)):
         kl = math.kl_loss(
             require(policy.log_probs, "log_probs"),
@@ -220,7 +227,7 @@ def shared_terms(frozen: Frozen, policy: Policy, config: Shared, *, norm_length:
             gradient=config.kl.gradient,
             old_log_probs=frozen.old_log_probs,
         )
-        terms["kl"] = Term(values=kl, aggregation=aggregation, coefficient=beta, norm_length=norm_length)
+        terms["kl"] = term(kl, config, coefficient=beta)
     return terms
 
 
@@ -234,7 +241,6 @@ class Algorithm:
     needs: Callable[[Any], Need]
     advantages: Callable[[Batch, Frozen, Any], Advantages]
     terms: Callable[[Batch, Frozen, Advantages, Policy, Any], Terms]
-    statistics: Callable[[Batch, Frozen, Advantages, Policy, Any], Sums] | None = None
     metrics: Callable[[Batch, Frozen, Advantages, Policy, Any], Mapping[str, Sums]] | None = None
     validate: Callable[[Any], str | None] | None = None
     """A complaint about settings that do not go together, or None."""

@@ -28,11 +28,11 @@ from trimtab.algorithms.base import (
     Policy,
     Shared,
     Sums,
-    Term,
     Terms,
     TokenClip,
     reward_kl,
     shared_terms,
+    term,
     token_ratio,
 )
 
@@ -94,8 +94,7 @@ def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, 
     clip = config.policy
     ratio = token_ratio(frozen, policy, config.shared)
     surrogate = math.clipped_surrogate(ratio, advantages.values, clip.clip_low, clip.clip_high, clip.dual_clip)
-    own = Term(values=surrogate, aggregation=config.shared.policy.aggregation)
-    return {"policy": own, **shared_terms(frozen, policy, config.shared)}
+    return {"policy": term(surrogate, config.shared), **shared_terms(frozen, policy, config.shared)}
 
 
 def metrics(

@@ -27,13 +27,13 @@ from trimtab.algorithms.base import (
     Policy,
     Shared,
     Sums,
-    Term,
     Terms,
     TokenClip,
     number,
     require,
     reward_kl,
     shared_terms,
+    term,
     token_ratio,
     torch,
 )
@@ -104,7 +104,7 @@ def advantages(batch: Batch, frozen: Frozen, config: PPOConfig) -> Advantages:
 
 
 def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: PPOConfig) -> Terms:
-    clip, aggregation = config.policy, config.shared.policy.aggregation
+    clip = config.policy
     ratio = token_ratio(frozen, policy, config.shared)
     surrogate = math.clipped_surrogate(ratio, advantages.values, clip.clip_low, clip.clip_high, clip.dual_clip)
     error = math.clipped_value_loss(
@@ -115,8 +115,8 @@ def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, 
     )
     scored = batch.loss_mask & batch.is_scored[:, None]
     return {
-        "policy": Term(values=surrogate, aggregation=aggregation),
-        "value": Term(values=error, over=scored, aggregation=aggregation, coefficient=number(config.value.coef)),
+        "policy": term(surrogate, config.shared),
+        "value": term(error, config.shared, over=scored, coefficient=number(config.value.coef)),
         **shared_terms(frozen, policy, config.shared),
     }
 

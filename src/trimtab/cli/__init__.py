@@ -1,2 +1,85 @@
+"""`trimtab`: one file a command. Nothing here loads torch or transformers until a command needs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+
+import typer
+
+from trimtab import __version__
+from trimtab.cli import algorithms, check, config, evaluate, smoke, status, train
+from trimtab.errors import TrimtabError
+
+app = typer.Typer(
+    name="trimtab",
+    help="Reinforcement-learning post-training for language models: one loop, the algorithm is a plug-in.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Commands that take KEY=VALUE and --key value."""
+
+app.command("train", context_settings=WORDS)(train.train)
+app.command("smoke", context_settings=WORDS)(smoke.smoke)
+app.command("check", context_settings=WORDS)(check.check)
+app.command("eval", context_settings=WORDS)(evaluate.evaluate)
+app.command("status")(status.status)
+app.command("algorithms")(algorithms.algorithms)
+app.add_typer(config.app, name="config")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"trimtab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
+) -> None:
+    if debug:
+        os.environ["TRIMTAB_DEBUG"] = "1"
+
+
 def main() -> None:
-    pass
+    """The program: runs a command and ends the process with the exit code of what happened."""
+    try:
+        code = app(standalone_mode=False)
+    except TrimtabError as error:
+        code = complain(error)
+    except typer.Exit as error:
+        code = error.exit_code
+    except typer.Abort:
+        code = 130
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        code = complain(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def complain(error: Exception) -> int:
+    """Say what went wrong, without a traceback unless it is asked for; the exit code."""
+    if os.environ.get("TRIMTAB_DEBUG"):
+        traceback.print_exception(error)
+    if isinstance(error, TrimtabError):
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return error.exit_code
+    if hasattr(error, "format_message"):
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return 2
+    with tempfile.NamedTemporaryFile("w", prefix="trimtab-", suffix=".txt", delete=False) as file:
+        traceback.print_exception(error, file=file)
+    print(f"internal fault: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"the traceback is in {file.name}; please report it", file=sys.stderr)
+    return 1

@@ -8,12 +8,16 @@ from typing import Any
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
+# Measured on sums of two-digit numbers: with an initial spread of 0.02 and a rotary base of 10,000, which are meant for
+# wide models and long texts, a model of this size takes three times as many steps to find out which digits belong together.
 CONFIG = {
     "hidden_size": 128,
     "intermediate_size": 344,
     "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "initializer_range": 0.08,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
     "max_position_embeddings": 512,
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,

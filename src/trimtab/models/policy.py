@@ -43,8 +43,11 @@ def load(name: str, *, seed: int, key: str = "policy.model") -> LoadedModel:
     Raises:
         ModelError: it is not there, is no causal language model, or has no tokenizer.
     """
+    from transformers.utils import logging
+
     from trimtab.models import builtin
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if name == "builtin:tiny":
         model, tokenizer = builtin.model(seed), builtin.tokenizer()
     elif name.startswith("builtin:"):

@@ -1,0 +1,439 @@
+"""Builds a run from its configuration: the only module that knows every room."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab import __version__
+from trimtab.algorithms.base import Need
+from trimtab.config import RunConfig
+from trimtab.data import builtin, rows
+from trimtab.data.order import Order
+from trimtab.errors import DataError, Finding
+from trimtab.ports import Evaluator, Recorder, Source
+from trimtab.rewards import rules
+from trimtab.rewards.pool import Pool
+from trimtab.rewards.scorer import Scorer
+from trimtab.store.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from trimtab.data.prompts import Demonstration
+    from trimtab.models.roles import InProcessModels
+    from trimtab.train.control import SignalControl
+    from trimtab.train.run import Run
+    from trimtab.types import Prompt
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSets:
+    """The rows of a run, read and checked, not yet tokenised."""
+
+    train: list[rows.Row]
+    validation: list[rows.Row]
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What was chosen for this machine. A continued run takes it from run.json, so that its numbers stay the same."""
+
+    threads: int
+    micro_batch_tokens: int
+    device: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Assembled:
+    """A run and what the command line wants to know of it."""
+
+    run: Run
+    models: InProcessModels
+    scorer: Scorer | None
+    facts: dict[str, Any]
+    control: SignalControl
+
+    def close(self) -> None:
+        self.run.recorder.close()
+        if self.scorer is not None:
+            self.scorer.close()
+
+
+# ------------------------------------------------------------------------------------------------- before the model
+def read_rows(config: RunConfig) -> RowSets:
+    """All rows of the run's files.
+
+    Raises:
+        DataError: with up to twenty faults of each file.
+    """
+    required = ["prompt"]
+    if config.need & Need.DEMONSTRATIONS:
+        required.append("completion")
+    train = _read(config, config.data.train, tuple(required), held_out=False)
+    validation: list[rows.Row] = []
+    if config.data.validation is not None:
+        validation = _read(config, config.data.validation, tuple(required), held_out=True)[: config.eval.prompts]
+    if config.need & Need.ROLLOUTS:
+        _check_reward_columns(config, train)
+    names = {"train": config.data.train, "validation": config.data.validation}
+    prints = {part: fingerprint(config, name) for part, name in names.items() if name is not None}
+    return RowSets(train=train, validation=validation, fingerprints=prints)
+
+
+def find(config: RunConfig, name: str) -> str:
+    """A file as it is named, else beside the configuration."""
+    beside = config.folder / name
+    return str(beside) if not Path(name).exists() and beside.exists() else name
+
+
+def fingerprint(config: RunConfig, name: str) -> str:
+    """SHA-256 of a file's bytes, or of a built-in task's rows."""
+    if name in builtin.NAMES:
+        made = [repr(list(builtin.addition(held_out=part))) for part in (False, True)]
+        return hashlib.sha256("".join(made).encode()).hexdigest()
+    with Path(find(config, name)).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(config: RunConfig, name: str, required: tuple[str, ...], *, held_out: bool) -> list[rows.Row]:
+    return rows.read(find(config, name), config.data.columns, required, held_out=held_out)
+
+
+def _check_reward_columns(config: RunConfig, found: list[rows.Row]) -> None:
+    for spec in config.rewards:
+        if spec.name not in rules.RULES:
+            continue
+        for column in rules.columns_of(rules.make(spec.name, spec.options)):
+            row = next((r for r in found if column not in r.values), None)
+            if row is not None:
+                what = f"no column `{column}`, which reward {spec.name} reads; found {', '.join(map(repr, row.values))}"
+                hint = f"name the column that holds it: data.columns: {{{column}: ...}}"
+                raise DataError([Finding(place=row.place, what=what, hint=hint)])
+
+
+def scorer_of(config: RunConfig) -> Scorer | None:
+    """The reward functions of a run that samples, imported; None for one that reads.
+
+    Raises:
+        RewardError: a function cannot be imported.
+    """
+    if not config.need & Need.ROLLOUTS:
+        return None
+    elsewhere = any(s.name not in rules.RULES or s.name in rules.RUNS_ELSEWHERE for s in config.rewards)
+    paths = [str(config.folder.resolve()), str(Path.cwd())]
+    pool = Pool(max(1, min(4, available_cores() - 1)), paths=paths) if elsewhere else None
+    scorer = Scorer(config.rewards, pool=pool)
+    scorer.load()
+    return scorer
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_numerics(config: RunConfig, *, vocabulary: int, before: dict[str, Any] | None = None) -> Numerics:
+    """Threads, device and micro-batch, from config, model and machine alone; or what the run began with."""
+    import torch
+
+    if before:
+        return Numerics(**{name: before[name] for name in ("threads", "micro_batch_tokens", "device")})
+    cores = available_cores()
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = int(asked) if asked.isdigit() and int(asked) else max(1, cores // 2)
+    budget = config.train.micro_batch_tokens or min(16384, max(2048, (1 << 28) // vocabulary))
+    return Numerics(threads=threads, micro_batch_tokens=budget, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+# -------------------------------------------------------------------------------------------------------- the run
+def build(
+    config: RunConfig,
+    directory: RunDirectory,
+    *,
+    monitors: Callable[[dict[str, Any]], Sequence[Recorder]] = lambda _: (),
+    notice: Notice = lambda _: None,
+    row_sets: RowSets | None = None,
+) -> Assembled:
+    """A run in a directory, new or continued.
+
+    Args:
+        config: checked.
+        directory: locked by this process; its run is continued if it has one.
+        monitors: given the run's facts, who else is told of every step, on the first rank.
+        notice: is told what was chosen or left out.
+        row_sets: the rows, if they have been read already.
+    """
+    from trimtab.models import policy as policies
+    from trimtab.observe.recorders import Recorders
+    from trimtab.store.checkpoints import CheckpointStore
+    from trimtab.store.recorder import RunRecorder
+    from trimtab.train.control import SignalControl
+    from trimtab.train.guard import StepGuard
+    from trimtab.train.learner import Learner
+    from trimtab.train.ranks import Ranks
+    from trimtab.train.run import Run
+
+    ranks = Ranks()
+    row_sets = row_sets or read_rows(config)
+    scorer = scorer_of(config)
+    store = CheckpointStore(
+        directory.checkpoints,
+        config.checkpoint,
+        max_steps=config.train.max_steps,
+        metric=evaluation_metric(config),
+        is_writer=ranks.rank == 0,
+        barrier=ranks.barrier,
+        warn=notice,
+    )
+    start = store.newest_good()
+    loaded = _load_policy(config, directory, start)
+    numerics = _set_numerics(config, directory, loaded.model, start)
+    models = _roles(config, directory, loaded, numerics, start)
+    config = _fit_to_model(config, loaded.model, notice)
+    settings, labels = config.sampling, scorer.labels if scorer else ()
+    learner = Learner(
+        models=models,
+        algorithm=config.algorithm,
+        config=_with_norm_length(config),
+        optim=config.optim,
+        train=config.train,
+        micro_batch_tokens=numerics.micro_batch_tokens,
+        value_learning_rate=config.critic.learning_rate,
+        probe_tokens=config.guard.probe_tokens,
+        reward_labels=labels,
+        ranks=ranks,
+    )
+    engine = None
+    if config.need & Need.ROLLOUTS:
+        from trimtab.rollout.in_process import InProcessEngine
+
+        engine = InProcessEngine(
+            model=models.model,
+            tokenizer=models.tokenizer,
+            eos_ids=loaded.eos_ids,
+            settings=settings,
+            seed=config.train.seed,
+        )
+    source, evaluator, counts = _source_and_evaluator(
+        config, row_sets, models, loaded.eos_ids, engine, scorer, ranks, numerics, notice
+    )
+    facts = _facts(config, models, row_sets, numerics, ranks.size, counts, policies.directory_of(config.policy.model))
+    recorder = Recorders(
+        RunRecorder(directory, config.observe.samples) if ranks.rank == 0 else None,
+        monitors(facts) if ranks.rank == 0 else (),
+    )
+    early = config.eval.early_stop
+    control = SignalControl(ranks)
+    run = Run(
+        learner=learner,
+        models=models,
+        source=source,
+        evaluator=evaluator,
+        recorder=recorder,
+        guard=StepGuard(metric=evaluation_metric(config), patience=early.patience),
+        checkpoints=store,
+        control=control,
+        max_steps=config.train.max_steps,
+    )
+    return Assembled(run=run, models=models, scorer=scorer, facts=facts, control=control)
+
+
+def evaluation_metric(config: RunConfig) -> str:
+    """The figure that says which checkpoint is the best."""
+    if config.eval.early_stop.metric not in (None, "auto"):
+        return str(config.eval.early_stop.metric)
+    return "eval/reward/mean" if config.need & Need.ROLLOUTS else "eval/loss/nll"
+
+
+def _load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -> Any:
+    """The model to go on with: of the newest checkpoint, else of `policy.model`."""
+    from trimtab.kernels.sampling import key
+    from trimtab.models import policy as policies
+
+    if start is not None:
+        return policies.load(str(directory.checkpoints / str(start) / "policy"), seed=0)
+    return policies.load(config.policy.model, seed=key(config.train.seed, "policy"))
+
+
+def _set_numerics(config: RunConfig, directory: RunDirectory, model: Any, start: int | None) -> Numerics:
+    import torch
+
+    before = directory.facts().get("numerics") if start is not None else None
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    numerics = choose_numerics(config, vocabulary=vocabulary, before=before)
+    torch.set_num_threads(numerics.threads)
+    return numerics
+
+
+def _roles(
+    config: RunConfig, directory: RunDirectory, loaded: Any, numerics: Numerics, start: int | None
+) -> InProcessModels:
+    from trimtab.models import policy as policies
+    from trimtab.models.roles import InProcessModels, frozen_copy
+    from trimtab.models.value import Critic
+
+    loaded.model.to(numerics.device)
+    critic = reference = None
+    if config.need & Need.VALUES:
+        named = config.value.model
+        if named == "shared":
+            critic = Critic.shared(loaded.model)
+        else:
+            owner = loaded.model if named is None else policies.load(named, seed=0, key="value.model").model
+            critic = Critic.own(owner)
+        critic.to(numerics.device)
+    if config.need & Need.REFERENCE:
+        if config.reference.model is not None:
+            reference = policies.load(config.reference.model, seed=0, key="reference.model").model
+        elif start is not None:
+            reference = policies.load(str(directory.checkpoints / "0" / "policy"), seed=0, key="reference.model").model
+        else:
+            reference = frozen_copy(loaded.model)
+        reference.to(numerics.device)
+    return InProcessModels(
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        temperature=config.sampling.temperature if config.need & Need.ROLLOUTS else 1.0,
+        critic=critic,
+        reference=reference,
+    )
+
+
+def _fit_to_model(config: RunConfig, model: Any, notice: Notice) -> RunConfig:
+    """No completion may be longer than the model has positions."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if positions is None or config.sampling.max_length <= positions:
+        return config
+    notice(
+        f"sampling.max_length: {config.sampling.max_length}, but the model has {positions} positions; {positions} is used"
+    )
+    return replace(config, sampling=replace(config.sampling, max_length=positions))
+
+
+def _with_norm_length(config: RunConfig) -> Any:
+    """The algorithm's record, told the length limit if a constant length normalises its loss."""
+    own = config.algorithm_config
+    shared = getattr(own, "shared", None)
+    if shared is not None and shared.policy.norm_length is None:
+        loss = replace(shared.policy, norm_length=config.sampling.max_length)
+        return replace(own, shared=replace(shared, policy=loss))
+    return own
+
+
+def _source_and_evaluator(
+    config: RunConfig,
+    row_sets: RowSets,
+    models: InProcessModels,
+    eos_ids: frozenset[int],
+    engine: Any,
+    scorer: Scorer | None,
+    ranks: Any,
+    numerics: Numerics,
+    notice: Notice,
+) -> tuple[Source, Evaluator, dict[str, int]]:
+    from trimtab.data import collate
+    from trimtab.data.prompts import Limits, demonstrations, prompts
+
+    s = config.sampling
+    limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
+    shuffle, seed = config.data.shuffle, config.data.seed
+
+    def order_of(found: Sequence[Prompt | Demonstration], dropped: int) -> Order:
+        if dropped:
+            notice(f"data.train: {dropped} of {len(row_sets.train)} rows are too long and left out")
+        return Order(len(found), seed=seed, shuffle=shuffle)
+
+    if engine is not None and scorer is not None:
+        from trimtab.rollout.evaluator import RolloutEvaluator
+        from trimtab.rollout.scheduler import SamplingSource
+
+        train, dropped = prompts(row_sets.train, models.tokenizer, limits)
+        held_out = prompts(row_sets.validation, models.tokenizer, limits)[0] if row_sets.validation else []
+        source = SamplingSource(
+            prompts=train,
+            order=order_of(train, dropped),
+            engine=engine,
+            score=scorer.score,
+            collate=collate.of_rollouts,
+            prompts_per_step=config.train.prompts_per_step,
+            group_size=s.group_size,
+            reward_labels=scorer.labels,
+            rank=ranks.rank,
+            ranks=ranks.size,
+        )
+        evaluator = RolloutEvaluator(
+            engine=engine,
+            prompts=held_out,
+            score=scorer.score,
+            reward_labels=scorer.labels,
+            every=config.eval.every,
+            rank=ranks.rank,
+            ranks=ranks.size,
+            gather=ranks.gather,
+        )
+        return source, evaluator, {"train": len(train), "validation": len(held_out), "dropped": dropped}
+
+    from trimtab.data.sources import DemonstrationSource
+    from trimtab.train.evaluator import DemonstrationEvaluator
+
+    eos = models.tokenizer.eos_token_id
+    shown, dropped = demonstrations(row_sets.train, models.tokenizer, limits, eos)
+    kept = demonstrations(row_sets.validation, models.tokenizer, limits, eos)[0] if row_sets.validation else []
+    reading = DemonstrationSource(
+        shown,
+        order_of(shown, dropped),
+        rows_per_step=config.train.prompts_per_step,
+        rank=ranks.rank,
+        ranks=ranks.size,
+    )
+    checking = DemonstrationEvaluator(
+        models,
+        collate.of_demonstrations(kept, range(len(kept))) if kept else None,
+        every=config.eval.every,
+        micro_batch_tokens=numerics.micro_batch_tokens,
+        ranks=ranks,
+    )
+    return reading, checking, {"train": len(shown), "validation": len(kept), "dropped": dropped}
+
+
+def _facts(
+    config: RunConfig,
+    models: InProcessModels,
+    row_sets: RowSets,
+    numerics: Numerics,
+    ranks: int,
+    counts: dict[str, int],
+    parent: str,
+) -> dict[str, Any]:
+    """What run.json says of a run."""
+    from dataclasses import asdict
+    from importlib.metadata import version
+
+    parameters = {role: sum(p.numel() for p in found) for role, found in models.parameters().items()}
+    return {
+        "algorithm": config.algorithm.name,
+        "formula": config.algorithm.formula,
+        "model": config.policy.model,
+        "parent": str(Path(parent).parent) if parent.endswith("final") else None,
+        "parameters": parameters,
+        "data": {"train": config.data.train, "validation": config.data.validation, "rows": counts},
+        "data_fingerprints": row_sets.fingerprints,
+        "seeds": {"train": config.train.seed, "data": config.data.seed},
+        "numerics": asdict(numerics),
+        "ranks": ranks,
+        "environment": {"chain": list(config.chain)},
+        "versions": {
+            "trimtab": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "transformers", "safetensors", "pydantic")},
+        },
+        "platform": sys.platform,
+    }

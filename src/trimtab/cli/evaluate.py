@@ -1,0 +1,64 @@
+"""`trimtab eval CONFIG|RUN`: the evaluation alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimtab import config as configs
+from trimtab.errors import UserError
+
+
+def evaluate(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="CONFIG|RUN", help="A YAML file or a run.", show_default=False)],
+    checkpoint: Annotated[int | None, typer.Option("--checkpoint", help="A step of the run; default its best.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Evaluate a run's model, or the model of a configuration, on data.validation."""
+    import tempfile
+
+    from trimtab import assemble
+    from trimtab.cluster.torchrun import joined
+    from trimtab.store.run_directory import RunDirectory
+
+    config = _config_of(path, checkpoint, context.args)
+    if config.data.validation is None:
+        raise UserError("data.validation is not set: there is nothing to evaluate on")
+    with joined(), tempfile.TemporaryDirectory() as scratch:
+        directory = RunDirectory(Path(scratch) / "run")
+        directory.create()
+        built = assemble.build(config, directory)
+        try:
+            report = built.run.evaluator.evaluate_if_due(0, last=True)
+        finally:
+            built.close()
+    if report is None:
+        raise UserError(f"data.validation: {config.data.validation} has no rows to evaluate on")
+    if as_json:
+        typer.echo(json.dumps(dict(report.metrics), indent=1))
+        return
+    typer.echo(f"{config.policy.model} on {config.data.validation}")
+    for name, value in report.metrics.items():
+        typer.echo(f"  {name:<28} {value:.4f}")
+
+
+def _config_of(path: Path, checkpoint: int | None, words: list[str]) -> configs.RunConfig:
+    from trimtab.store.run_directory import RunDirectory
+
+    directory = RunDirectory(path)
+    if not directory.exists:
+        return configs.load(path, words)
+    if checkpoint is not None:
+        model = directory.checkpoints / str(checkpoint) / "policy"
+        if not model.is_dir():
+            there = sorted(int(p.name) for p in directory.checkpoints.iterdir() if p.name.isdigit())
+            raise UserError(f"{path}: no checkpoint of step {checkpoint}; there are {', '.join(map(str, there))}")
+    else:
+        model = path
+    requested = dict(directory.newest_config()["requested"])
+    requested["policy"] = {**requested.get("policy", {}), "model": str(model)}
+    return configs.from_mapping(requested, words)

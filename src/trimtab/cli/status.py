@@ -1,0 +1,92 @@
+"""`trimtab status RUN`: what a run has done, from its journal."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trimtab.errors import UserError
+
+SHOWN = (
+    "reward/mean",
+    "eval/reward/mean",
+    "eval/loss/nll",
+    "loss/policy",
+    "loss/value",
+    "loss/entropy",
+    "loss/kl",
+    "loss/nll",
+    "loss/total",
+    "kl/reference",
+    "kl/update",
+    "entropy",
+    "length/mean",
+    "length/truncated",
+    "throughput/rollout_tokens_per_second",
+    "throughput/train_tokens_per_second",
+)
+
+
+def status(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Step, newest figures, checkpoints and what happened."""
+    found = describe(run)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    typer.echo(f"{found['name']}  {found['algorithm']}  step {found['step']}/{found['max_steps']}  {found['state']}")
+    for name, value in found["metrics"].items():
+        typer.echo(f"  {name:<40} {value:.6g}")
+    typer.echo(f"  checkpoints{'':<29} {', '.join(map(str, found['checkpoints'])) or 'none'}")
+    for event in found["events"][-5:]:
+        what = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("kind", "time", "event"))
+        typer.echo(f"  {time.strftime('%H:%M:%S', time.localtime(event['time']))}  {event['event']}  {what}")
+    if found["damaged_lines"]:
+        typer.echo(f"  journal: {len(found['damaged_lines'])} damaged lines, first {found['damaged_lines'][0]}")
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What the run's files say.
+
+    Raises:
+        UserError: there is no run.
+    """
+    from trimtab.store import journal
+    from trimtab.store.run_directory import RunDirectory
+
+    directory = RunDirectory(path)
+    if not directory.exists:
+        raise UserError(f"{path}: no run was started here (there is no run.json)")
+    reading = journal.read(directory.journal)
+    facts, steps, evaluations = directory.facts(), reading.steps(), reading.evaluations()
+    metrics: dict[str, float] = {}
+    for record in [*evaluations[-1:], *steps[-1:]]:
+        metrics |= {name: record["metrics"][name] for name in SHOWN if name in record["metrics"]}
+    step = steps[-1]["step"] if steps else 0
+    failure = json.loads(directory.failure.read_text()) if directory.failure.is_file() else None
+    return {
+        "name": directory.root.name,
+        "algorithm": facts.get("algorithm"),
+        "step": step,
+        "max_steps": directory.newest_config()["resolved"]["train"]["max_steps"],
+        "state": _state(directory, facts, failure),
+        "metrics": metrics,
+        "checkpoints": sorted(int(p.name) for p in directory.checkpoints.iterdir() if p.name.isdigit()),
+        "events": [dict(e) for e in reading.events()],
+        "damaged_lines": list(reading.damaged_lines),
+        "failure": failure,
+    }
+
+
+def _state(directory: Any, facts: dict[str, Any], failure: dict[str, Any] | None) -> str:
+    if facts.get("ended"):
+        return str(facts.get("outcome"))
+    if failure is not None:
+        return f"ended with exit code {failure['code']}: {failure['cause']}"
+    return "running" if directory.is_locked() else "interrupted; the same command goes on"

@@ -1,0 +1,1 @@
+"""Starting processes, and finding the others. Nothing else does."""

@@ -1,0 +1,31 @@
+"""Joining the processes that torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+
+def is_started_by_torchrun() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextmanager
+def joined(timeout_seconds: float = 600.0) -> Iterator[None]:
+    """Inside, the process group of all ranks stands; nothing happens for a process on its own."""
+    if not is_started_by_torchrun():
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds))
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

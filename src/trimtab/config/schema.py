@@ -1,0 +1,85 @@
+"""A JSON Schema of configuration files, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trimtab import __version__, algorithms
+from trimtab.config import sections
+from trimtab.rewards.settings import RewardSpec
+
+AUTO = {"const": "auto", "description": "the vetted value for this algorithm and model"}
+
+
+def json_schema() -> dict[str, Any]:
+    """Every key of every section, with help, limits and default; `auto` is allowed everywhere."""
+    definitions: dict[str, Any] = {}
+    known: dict[str, dict[str, Any]] = {}
+    owners = [*sections.ROOMS]
+    for name in algorithms.MODULES:
+        owners += sections.of_algorithm(algorithms.load(name))
+    for owner in owners:
+        schema = TypeAdapter(owner.record).json_schema(ref_template="#/$defs/{model}")
+        definitions |= schema.pop("$defs", {})
+        for key, value in schema.get("properties", {}).items():
+            known.setdefault(owner.section, {}).setdefault(key, _or_auto(value))
+    known["policy"][sections.CLIP_RATIO] = {
+        "type": "number",
+        "minimum": 0,
+        "description": "Sets clip_low and clip_high.",
+    }
+    reward = TypeAdapter(RewardSpec).json_schema(ref_template="#/$defs/{model}")
+    definitions |= reward.pop("$defs", {})
+    definitions["Schedule"] = _schedule()
+    properties: dict[str, Any] = {
+        "algorithm": {
+            "enum": [*algorithms.names(), *algorithms.ALIASES],
+            "description": "The policy-optimisation algorithm.",
+        },
+        "extends": {"type": "string", "description": "A file whose values stand under this one's."},
+        "overrides": {
+            "type": "object",
+            "description": "Sections that count only when the algorithm of that name is chosen.",
+        },
+        "rewards": {"type": "array", "items": {"anyOf": [{"type": "string"}, reward]}},
+    }
+    for section, keys in known.items():
+        properties[section] = {"type": "object", "properties": keys, "additionalProperties": False}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Trimtab {__version__} configuration",
+        "type": "object",
+        "properties": properties,
+        "required": ["algorithm"],
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+def _or_auto(schema: dict[str, Any]) -> dict[str, Any]:
+    outside = {k: schema[k] for k in ("description", "default", "title") if k in schema}
+    inside = {k: v for k, v in schema.items() if k not in outside}
+    return {"anyOf": [inside, AUTO], **outside}
+
+
+def _schedule() -> dict[str, Any]:
+    number = {"type": "number"}
+    return {
+        "type": "object",
+        "properties": {
+            "schedule": {"enum": ["linear", "cosine", "constant"]},
+            "from": number,
+            "to": number,
+            "steps": {"type": "integer", "minimum": 1},
+        },
+        "required": ["schedule", "from", "to", "steps"],
+        "additionalProperties": False,
+    }
+
+
+def help_of(record: type[Any], key: str) -> str:
+    """The docstring of a key, on one line."""
+    found = TypeAdapter(record).json_schema()["properties"][key].get("description", "")
+    return " ".join(str(found).split())

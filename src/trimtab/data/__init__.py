@@ -1,0 +1,1 @@
+"""Rows in: prompts, demonstrations, their order, and the tensors made of them."""

@@ -1,0 +1,70 @@
+"""Rows become the tensors of a `Batch`. This is the only place that pads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trimtab.data.prompts import Demonstration
+from trimtab.types import Batch, Scored
+
+
+def of_rollouts(scored: Sequence[Scored]) -> Batch:
+    """The batch of sampled and scored completions, in their order; the completions of one draw are a group."""
+    rollouts = [s.rollout for s in scored]
+    completions = [r.tokens for r in rollouts]
+    has_token_rewards = any(s.token_rewards is not None for s in scored)
+    mask = _mask([len(c) for c in completions])
+    parts = [[float("nan") if p is None else p for p in s.parts] for s in scored]
+    return Batch(
+        tokens=_padded([r.prompt.tokens + r.tokens for r in rollouts]),
+        prompt_lengths=torch.tensor([len(r.prompt.tokens) for r in rollouts]),
+        completion_lengths=torch.tensor([len(c) for c in completions]),
+        loss_mask=mask,
+        group_ids=torch.tensor([r.draw for r in rollouts]),
+        row_ids=torch.tensor([(r.draw << 16) + r.index for r in rollouts]),
+        prompt_ids=torch.tensor([r.prompt.id for r in rollouts]),
+        rewards=torch.tensor([s.reward for s in scored], dtype=torch.float32),
+        reward_parts=torch.tensor(parts, dtype=torch.float32).reshape(len(scored), -1),
+        token_rewards=_padded_floats([s.token_rewards or () for s in scored], mask) if has_token_rewards else None,
+        is_scored=torch.tensor([s.is_scored for s in scored]),
+        is_truncated=torch.tensor([r.is_truncated for r in rollouts]),
+        rollout_log_probs=_padded_floats([r.log_probs for r in rollouts], mask),
+        policy_versions=torch.tensor([r.policy_version for r in rollouts])[:, None].expand(mask.shape).clone(),
+    )
+
+
+def of_demonstrations(rows: Sequence[Demonstration], draws: Sequence[int]) -> Batch:
+    """The batch of completions to imitate; each row is a group of its own, named by its place in the run."""
+    count = len(rows)
+    return Batch(
+        tokens=_padded([r.prompt.tokens + r.completion for r in rows]),
+        prompt_lengths=torch.tensor([len(r.prompt.tokens) for r in rows]),
+        completion_lengths=torch.tensor([len(r.completion) for r in rows]),
+        loss_mask=_mask([len(r.completion) for r in rows]),
+        group_ids=torch.tensor(draws),
+        row_ids=torch.tensor(draws),
+        prompt_ids=torch.tensor([r.prompt.id for r in rows]),
+        rewards=torch.zeros(count),
+        is_scored=torch.zeros(count, dtype=torch.bool),
+        is_truncated=torch.zeros(count, dtype=torch.bool),
+    )
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    width = max((len(r) for r in rows), default=0)
+    return torch.tensor([[*r, *([0] * (width - len(r)))] for r in rows], dtype=torch.int64).reshape(len(rows), width)
+
+
+def _mask(lengths: Sequence[int]) -> Tensor:
+    width = max(lengths, default=0)
+    return torch.arange(width)[None, :] < torch.tensor(lengths, dtype=torch.int64)[:, None]
+
+
+def _padded_floats(rows: Sequence[Sequence[float]], mask: Tensor) -> Tensor:
+    found = torch.zeros(mask.shape)
+    for place, row in enumerate(rows):
+        found[place, : len(row)] = torch.tensor(row, dtype=torch.float32)
+    return found

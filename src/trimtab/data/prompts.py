@@ -1,0 +1,90 @@
+"""Rows as prompts and demonstrations, tokenised once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.data.rows import Row
+from trimtab.errors import DataError, Finding
+from trimtab.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    prompt: Prompt
+    completion: tuple[int, ...]
+    """Ids, the end-of-sequence id included."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a prompt may be, in tokens, and what happens to a longer one."""
+
+    max_prompt_length: int
+    max_length: int
+    long_prompts: str
+    """`drop`, `truncate` (the front is cut) or `refuse`."""
+
+
+def prompts(rows: Sequence[Row], tokenizer: Any, limits: Limits) -> tuple[list[Prompt], int]:
+    """The prompts of the rows, and how many rows were dropped for length.
+
+    Raises:
+        DataError: none is left, or one is too long under `refuse`.
+    """
+    found, dropped, longest = [], 0, min(limits.max_prompt_length, limits.max_length - 1)
+    for row in rows:
+        text = row.values["prompt"]
+        tokens = tuple(tokenizer(text).input_ids)
+        if not tokens:
+            raise DataError([Finding(place=row.place, what="the prompt has no tokens")])
+        if len(tokens) > longest:
+            if limits.long_prompts == "refuse":
+                raise DataError([_too_long(row, len(tokens), longest)])
+            if limits.long_prompts == "drop":
+                dropped += 1
+                continue
+            tokens = tokens[-longest:]
+        columns = {name: value for name, value in row.values.items() if name not in ("prompt", "completion")}
+        found.append(Prompt(id=row.id, text=text, tokens=tokens, columns=columns))
+    if not found:
+        what = f"all {len(rows)} prompts are longer than {longest} tokens"
+        raise DataError([Finding(place=rows[0].place, what=what, hint="raise sampling.max_prompt_length")])
+    return found, dropped
+
+
+def demonstrations(
+    rows: Sequence[Row], tokenizer: Any, limits: Limits, eos_id: int | None
+) -> tuple[list[Demonstration], int]:
+    """Prompts with the completion to imitate, and how many rows were dropped for length.
+
+    Prompt and completion are tokenised apart: where they meet is then the same as when a completion is sampled.
+    """
+    kept, dropped = prompts(rows, tokenizer, limits)
+    by_id = {row.id: row for row in rows}
+    found = []
+    for prompt in kept:
+        text = by_id[prompt.id].values["completion"]
+        tokens = tuple(tokenizer(text, add_special_tokens=False).input_ids)
+        if eos_id is not None and tokens[-1:] != (eos_id,):
+            tokens += (eos_id,)
+        room = limits.max_length - len(prompt.tokens)
+        if len(tokens) > room:
+            dropped += 1
+            continue
+        found.append(Demonstration(prompt=prompt, completion=tokens, text=text))
+    if not found:
+        what = f"no demonstration fits into sampling.max_length {limits.max_length}"
+        raise DataError([Finding(place=rows[0].place, what=what)])
+    return found, dropped
+
+
+def _too_long(row: Row, size: int, longest: int) -> Finding:
+    return Finding(
+        place=row.place,
+        what=f"the prompt has {size} tokens, allowed are {longest}",
+        hint="raise sampling.max_prompt_length, or set sampling.long_prompts to drop or truncate",
+    )

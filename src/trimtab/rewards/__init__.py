@@ -1,0 +1,1 @@
+"""Judging completions: rules, and functions of users in processes of their own."""

@@ -1,0 +1,172 @@
+"""Worker processes for reward functions, with a time limit that kills.
+
+A thread that waits no longer still computes; only ending the process ends the call. A killed worker is replaced at
+once, so the pool keeps its size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LOAD_SECONDS = 60.0
+"""A worker's start and the import of a user's module may take this long; it does not count as the call's time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    name: str
+    options: Mapping[str, Any]
+    timeout_seconds: float
+    prompts: Sequence[str]
+    completions: Sequence[str]
+    columns: Mapping[str, Sequence[Any]]
+    load_only: bool = False
+    """Import the function and call nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    values: Sequence[float | None] | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    loaded: set[str] = field(default_factory=set)
+    buffer: bytes = b""
+
+
+class Pool:
+    """`size` processes that answer calls; `paths` are put in front of their `sys.path`."""
+
+    def __init__(self, size: int, *, paths: Sequence[str] = ()) -> None:
+        self.size = size
+        self.paths = list(paths)
+        self.kills = 0
+        self._idle: list[_Worker] = []
+
+    def run(self, calls: Sequence[Call]) -> list[Outcome]:
+        """The outcome of each call; up to `size` run at a time."""
+        waiting = list(enumerate(calls))[::-1]
+        found: dict[int, Outcome] = {}
+        busy: dict[int, tuple[int, Call, _Worker, float]] = {}
+        with selectors.DefaultSelector() as selector:
+            while waiting or busy:
+                while waiting and len(busy) < self.size:
+                    number, call = waiting.pop()
+                    worker = self._idle.pop() if self._idle else self._start()
+                    error = self._prepare(worker, call)
+                    if error is not None or call.load_only:
+                        found[number] = Outcome(error=error) if error else Outcome(values=[])
+                        self._retire(worker) if error else self._idle.append(worker)
+                        continue
+                    self._send(worker, call)
+                    output = _output(worker)
+                    selector.register(output, selectors.EVENT_READ)
+                    busy[output] = (number, call, worker, time.monotonic() + call.timeout_seconds)
+                self._collect(selector, busy, found)
+        return [found[number] for number in range(len(calls))]
+
+    def _collect(
+        self,
+        selector: selectors.BaseSelector,
+        busy: dict[int, tuple[int, Call, _Worker, float]],
+        found: dict[int, Outcome],
+    ) -> None:
+        """Wait for the next answer or the next time limit."""
+        if not busy:
+            return
+        wait = max(0.0, min(deadline for *_, deadline in busy.values()) - time.monotonic())
+        ready = {key.fd for key, _ in selector.select(wait)}
+        for output, (number, call, worker, deadline) in list(busy.items()):
+            if output in ready:
+                outcome = self._receive(worker)
+                if outcome is None:
+                    continue
+            elif time.monotonic() >= deadline:
+                outcome = Outcome(error=f"took longer than {call.timeout_seconds:g} s and was killed")
+                self.kills += 1
+            else:
+                continue
+            selector.unregister(output)
+            del busy[output]
+            found[number] = outcome
+            if outcome.values is None and (outcome.error or "").endswith(("was killed", "process")):
+                self._retire(worker)
+            else:
+                self._idle.append(worker)
+
+    def _start(self) -> _Worker:
+        command = [sys.executable, "-m", "trimtab.rewards.worker", json.dumps(self.paths)]
+        return _Worker(process=subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+
+    def _prepare(self, worker: _Worker, call: Call) -> str | None:
+        """Let the worker import the function; the error, if there is one."""
+        if call.name in worker.loaded:
+            return None
+        self._send(worker, call, load_only=True)
+        deadline = time.monotonic() + LOAD_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(_output(worker), selectors.EVENT_READ)
+            while time.monotonic() < deadline:
+                if selector.select(max(0.0, deadline - time.monotonic())):
+                    outcome = self._receive(worker)
+                    if outcome is not None:
+                        worker.loaded.add(call.name)
+                        return outcome.error
+        return f"took longer than {LOAD_SECONDS:g} s to import"
+
+    def _send(self, worker: _Worker, call: Call, *, load_only: bool = False) -> None:
+        request: dict[str, Any] = {"name": call.name, "options": dict(call.options), "load_only": load_only}
+        if not load_only:
+            request |= {
+                "prompts": list(call.prompts),
+                "completions": list(call.completions),
+                "columns": {name: list(values) for name, values in call.columns.items()},
+            }
+        pipe = worker.process.stdin
+        assert pipe is not None
+        try:
+            pipe.write(json.dumps(request).encode() + b"\n")
+            pipe.flush()
+        except BrokenPipeError:
+            pass  # the worker is gone; reading its answer says so
+
+    def _receive(self, worker: _Worker) -> Outcome | None:
+        """The answer if it is whole by now."""
+        data = os.read(_output(worker), 1 << 20)
+        if not data:
+            code = worker.process.wait()
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return Outcome(error=f"ended with {how} and took its process")
+        worker.buffer += data
+        if not worker.buffer.endswith(b"\n"):
+            return None
+        answer, worker.buffer = json.loads(worker.buffer), b""
+        return Outcome(values=answer.get("values"), error=answer.get("error"))
+
+    def _retire(self, worker: _Worker) -> None:
+        worker.process.kill()
+        worker.process.wait()
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        while self._idle:
+            self._retire(self._idle.pop())
+
+
+def _output(worker: _Worker) -> int:
+    assert worker.process.stdout is not None
+    return worker.process.stdout.fileno()

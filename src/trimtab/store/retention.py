@@ -1,0 +1,33 @@
+"""Which checkpoints stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.store.settings import Checkpoint
+
+
+def best(manifests: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
+    """The step with the best value of a metric in its own manifest; of equal ones the latest; None if none has it."""
+    valued = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m.get("metrics", {})}
+    if not valued:
+        return None
+    sign = -1.0 if metric.startswith("eval/loss/") else 1.0
+    return max(valued, key=lambda step: (sign * valued[step], step))
+
+
+def superfluous(
+    manifests: Mapping[int, Mapping[str, Any]], settings: Checkpoint, rolling_every: int, metric: str
+) -> list[int]:
+    """Steps whose checkpoints may go. Step 0, the newest two and the best one never do.
+
+    >>> steps = {s: {"metrics": {}} for s in range(0, 110, 10)}
+    >>> superfluous(steps, Checkpoint(every=50, keep=1, rolling_keep=2), 10, "")
+    [10, 20, 30, 40, 50, 60, 70, 80]
+    """
+    steps = sorted(manifests)
+    kept = [s for s in steps if s % settings.every == 0 and s > 0][-settings.keep :]
+    rolling = [s for s in steps if s > 0][-max(settings.rolling_keep, 2) :]
+    stay = {0, *kept, *rolling, best(manifests, metric)}
+    return [s for s in steps if s not in stay]

@@ -1,0 +1,120 @@
+"""A run's directory: who may use it, what it says of itself, its configurations."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import UserError
+from trimtab.store import writer
+
+
+class RunDirectory:
+    """Paths and small files of one run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkpoints = root / "checkpoints"
+        self.samples = root / "samples"
+        self.config = root / "config"
+        self.final = root / "final"
+        self.journal = root / "journal.jsonl"
+        self.report = root / "report.html"
+        self.picture = root / "report.png"
+        self.failure = root / "failure.json"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.root / "run.json").is_file()
+
+    def create(self) -> None:
+        """The folders, for nobody else to look into."""
+        writer.make_directory(self.root)
+        self.root.chmod(0o700)
+        for folder in (self.checkpoints, self.samples, self.config):
+            writer.make_directory(folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains here meanwhile. The system frees the lock of a process that has died.
+
+        Raises:
+            UserError: another process holds it; the message says which.
+        """
+        path = self.root / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = path.read_text() or "an unknown process"
+                raise UserError(f"{self.root}: another process trains here: {holder}") from None
+            started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}, since {started}".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def is_locked(self) -> bool:
+        """Whether a process trains here now."""
+        try:
+            with (self.root / "lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def describe(self, **facts: Any) -> None:
+        """Put facts into run.json beside those that are there."""
+        writer.replace_bytes(self.root / "run.json", json.dumps({**self.facts(), **facts}, indent=1).encode())
+
+    def facts(self) -> dict[str, Any]:
+        path = self.root / "run.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return found
+
+    def add_config(self, requested: Mapping[str, Any], resolved: Mapping[str, Any], *, why: str) -> int:
+        """A new version of the configuration; its number."""
+        import yaml
+
+        version = len(self.config_versions()) + 1
+        document = {
+            "version": version,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "who": os.environ.get("USER") or str(os.getuid()),
+            "why": why,
+            "requested": dict(requested),
+            "resolved": dict(resolved),
+        }
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        writer.replace_bytes(self.config / f"{version:04}.yaml", text.encode())
+        return version
+
+    def config_versions(self) -> list[Path]:
+        return sorted(p for p in self.config.glob("*.yaml") if p.stem.isdigit())
+
+    def newest_config(self) -> Mapping[str, Any]:
+        """The newest version's document."""
+        import yaml
+
+        found: Mapping[str, Any] = yaml.safe_load(self.config_versions()[-1].read_text())
+        return found
+
+    def move_aside(self) -> Path:
+        """Give a run another name, so that a new one can take its place."""
+        number = 1
+        while (aside := self.root.with_name(f"{self.root.name}.old-{number}")).exists():
+            number += 1
+        writer.rename(self.root, aside)
+        return aside

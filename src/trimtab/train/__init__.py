@@ -1,0 +1,1 @@
+"""The loop, and how a batch becomes updates."""

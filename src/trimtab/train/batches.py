@@ -1,0 +1,100 @@
+"""How rows are cut: mini-batches of whole prompts, micro-batches of like lengths; and how they are put together again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from trimtab.types import Frozen
+
+Record = TypeVar("Record")
+
+
+def minibatches(group_ids: Tensor, count: int, *, seed: int, step: int, epoch: int) -> list[Tensor]:
+    """Row numbers of each mini-batch: whole prompts, drawn by a hash of (seed, step, epoch).
+
+    Args:
+        group_ids: [B] int64 over all ranks.
+        count: mini-batches; there are fewer if there are fewer prompts.
+    Returns:
+        int64 tensors, each in ascending order; together every row once.
+    """
+    if count == 1:
+        return [torch.arange(len(group_ids))]
+    groups = sorted(set(group_ids.tolist()), key=lambda g: _number(seed, step, epoch, g))
+    count = min(count, len(groups))
+    part_of = {g: place * count // len(groups) for place, g in enumerate(groups)}
+    parts = torch.tensor([part_of[g] for g in group_ids.tolist()])
+    return [(parts == part).nonzero().squeeze(1) for part in range(count)]
+
+
+def micro_batches(lengths: Tensor, budget: int) -> list[Tensor]:
+    """Row numbers of each forward pass: rows of like length, at most `budget` tokens with padding, at least one row.
+
+    >>> [m.tolist() for m in micro_batches(torch.tensor([9, 3, 10, 4]), 20)]
+    [[2, 0], [3, 1]]
+    """
+    order = sorted(range(len(lengths)), key=lambda row: (-int(lengths[row]), row))
+    parts: list[list[int]] = []
+    for row in order:
+        if parts and (len(parts[-1]) + 1) * int(lengths[parts[-1][0]]) <= budget:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return [torch.tensor(part) for part in parts]
+
+
+def joined(records: Sequence[Record]) -> Record:
+    """Rows of several records one below the other, narrower ones padded."""
+    if len(records) == 1:
+        return records[0]
+    whole: dict[str, Any] = {}
+    for spec in fields(records[0]):  # type: ignore[arg-type]
+        values = [getattr(r, spec.name) for r in records]
+        if values[0] is not None:
+            whole[spec.name] = _stacked(values)
+    return replace(records[0], **whole)  # type: ignore[type-var]
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    if values[0].ndim < 2:
+        return torch.cat(values)
+    width = max(v.shape[1] for v in values)
+    return torch.cat([torch.nn.functional.pad(v, (0, width - v.shape[1])) for v in values])
+
+
+def on(record: Record, device: torch.device | str) -> Record:
+    """The record with its tensors on a device; itself if they are there."""
+    if str(device) == "cpu":
+        return record
+    values = {f.name: getattr(record, f.name) for f in fields(record)}  # type: ignore[arg-type]
+    moved = {name: value.to(device) for name, value in values.items() if value is not None}
+    return replace(record, **moved)  # type: ignore[type-var]
+
+
+def assembled(parts: Sequence[tuple[Tensor, Frozen]], loss_mask: Tensor) -> Frozen:
+    """One `Frozen` in the batch's order and width from those of its micro-batches."""
+    whole: dict[str, Any] = {}
+    for spec in fields(Frozen):
+        if spec.name == "loss_mask" or not parts or getattr(parts[0][1], spec.name) is None:
+            continue
+        first = getattr(parts[0][1], spec.name)
+        shape = loss_mask.shape if first.ndim == 2 else loss_mask.shape[:1]
+        field = torch.zeros(shape, dtype=first.dtype)
+        for index, part in parts:
+            value = getattr(part, spec.name).cpu()
+            if value.ndim == 2:
+                field[index, : value.shape[1]] = value
+            else:
+                field[index] = value
+        whole[spec.name] = field
+    return Frozen(loss_mask=loss_mask, **whole)
+
+
+def _number(*parts: int) -> bytes:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()

@@ -1,0 +1,37 @@
+"""SIGTERM and SIGINT end a run at the next step boundary, saved; a second SIGINT ends it at once."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+from trimtab.train.ranks import Ranks
+
+
+class SignalControl:
+    """Turns signals into a wish that the loop asks for. Use as a context manager, in the main thread.
+
+    On several ranks the wish of one is everybody's, so that all leave the loop at the same step.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._wish: str | None = None
+        self._previous: dict[int, object] = {}
+
+    def should_stop(self) -> str | None:
+        return next((wish for wish in self._ranks.gather(self._wish) if wish), None)
+
+    def __enter__(self) -> SignalControl:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._notice)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _notice(self, number: int, _: FrameType | None) -> None:
+        if self._wish is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._wish = signal.Signals(number).name
