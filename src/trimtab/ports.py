@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab.algorithms.base import Need
-from trimtab.types import Batch, Draw, Frozen, Policy, Rollout, Sample, StepReport, Verdict
+from trimtab.types import Batch, Draw, Frozen, Need, Policy, Rollout, Sample, StepReport, Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +109,14 @@ class Checkpoints(Protocol):
         self, step: int, state: RunState, metrics: Mapping[str, float], *, last: bool = False
     ) -> float | None:
         """Save if the step is due; seconds that it took, or None."""
+        ...
+
+    def newest_good(self) -> int | None:
+        """The newest step whose checkpoint is whole.
+
+        Raises:
+            StorageError: there are checkpoints, but none is good.
+        """
         ...
 
     def restore(self, state: RunState) -> int | None:

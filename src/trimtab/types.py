@@ -9,6 +9,7 @@ built, so nothing behind them can meet a NaN that stands where no token counts (
 
 from __future__ import annotations
 
+import enum
 import importlib
 import types
 from collections.abc import Mapping
@@ -36,6 +37,24 @@ else:
 
 
 Record = TypeVar("Record")
+
+
+class Need(enum.Flag):
+    """Parts that a run must have."""
+
+    NONE = 0
+    ROLLOUTS = enum.auto()
+    """Sampled completions with rewards."""
+    GROUPS = enum.auto()
+    """At least two completions of a prompt."""
+    DEMONSTRATIONS = enum.auto()
+    """Rows with a completion to imitate."""
+    OLD_LOG_PROBS = enum.auto()
+    REFERENCE = enum.auto()
+    VALUES = enum.auto()
+    """A critic."""
+    ENTROPY = enum.auto()
+    """The entropy with its gradient (as a figure without one it is always there)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

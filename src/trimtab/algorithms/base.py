@@ -11,7 +11,6 @@ depends on no micro-batch, rank or padding.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -20,7 +19,7 @@ from annotated_types import Ge, Gt
 
 from trimtab.algorithms import math
 from trimtab.errors import UnmetNeedError
-from trimtab.types import Advantages, Batch, Coefficient, Frozen, Policy, Schedule, Sums, Term, Terms, torch
+from trimtab.types import Advantages, Batch, Coefficient, Frozen, Need, Policy, Schedule, Sums, Term, Terms, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,24 +52,6 @@ __all__ = [
 
 STRICT = {"extra": "forbid", "use_attribute_docstrings": True}
 """`__pydantic_config__` of every config record: a misspelt key is refused, a docstring is the key's help."""
-
-
-class Need(enum.Flag):
-    """Parts that a run must have."""
-
-    NONE = 0
-    ROLLOUTS = enum.auto()
-    """Sampled completions with rewards."""
-    GROUPS = enum.auto()
-    """At least two completions of a prompt."""
-    DEMONSTRATIONS = enum.auto()
-    """Rows with a completion to imitate."""
-    OLD_LOG_PROBS = enum.auto()
-    REFERENCE = enum.auto()
-    VALUES = enum.auto()
-    """A critic."""
-    ENTROPY = enum.auto()
-    """The entropy with its gradient (as a figure without one it is always there)."""
 
 
 Value = TypeVar("Value")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,23 +58,21 @@ def train_in(config: RunConfig, directory: RunDirectory, *, fresh: bool) -> None
     is_first = ranks.rank == 0
     if is_first:
         if fresh and directory.exists:
-            print(f"the run that was here is now {finish.relative(directory.move_aside())}")
+            with directory.locked():
+                print(f"the run that was here is now {finish.relative(directory.move_aside())}")
         directory.create()
     ranks.barrier()
-    try:
-        if is_first:
-            with directory.locked():
-                _train_locked(config, directory, is_first=True)
-        else:
-            _train_locked(config, directory, is_first=False)
-    except Exception as error:
-        if is_first and not isinstance(error, ConfigError):
-            code = error.exit_code if isinstance(error, TrimtabError) else 1
-            place = f"step {_newest_step(directory)}"
-            finish.write_failure(
-                directory, code=code, cause=f"{type(error).__name__}: {error}", place=place, advice=ADVICE[code]
-            )
-        raise
+    with directory.locked() if is_first else nullcontext():
+        try:
+            _train_locked(config, directory, is_first=is_first)
+        except Exception as error:
+            if is_first and not isinstance(error, ConfigError):
+                code = error.exit_code if isinstance(error, TrimtabError) else 1
+                place = f"step {_newest_step(directory)}"
+                finish.write_failure(
+                    directory, code=code, cause=f"{type(error).__name__}: {error}", place=place, advice=ADVICE[code]
+                )
+            raise
 
 
 def _newest_step(directory: RunDirectory) -> int:

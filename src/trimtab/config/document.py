@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,12 @@ class Document:
 
     def put(self, key: Key, value: Any, place: str) -> None:
         """Set a value, making the mappings above it."""
-        inner = self.values
+        inner: dict[str | int, Any] = self.values  # type: ignore[assignment]
         for part in key[:-1]:
-            if not isinstance(inner.get(part), dict):  # type: ignore[call-overload]
-                inner[part] = {}  # type: ignore[index]
-            inner = inner[part]  # type: ignore[index]
-        inner[key[-1]] = value  # type: ignore[index]
+            if not isinstance(inner.get(part), dict):
+                inner[part] = {}
+            inner = inner[part]
+        inner[key[-1]] = value
         for known in [k for k in self.places if k[: len(key)] == key]:
             del self.places[known]
         self.places[key] = place
@@ -91,7 +92,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 
@@ -124,7 +125,7 @@ def read(path: str | Path) -> Document:
 
 def from_mapping(values: Mapping[str, Any], place: str = "config") -> Document:
     """A document from a dict."""
-    document = Document(values=_merged({}, dict(values)), chain=(place,))
+    document = Document(values=deepcopy(dict(values)), chain=(place,))
     document.places[()] = place
     return document
 
@@ -133,9 +134,12 @@ def _read_one(path: Path, asked_at: str = "") -> Document:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError([Finding(place=asked_at or str(path), what=f"{path}: no such file")]) from None
+        what = f"{path}: no such file" if asked_at else "no such file"
+        raise ConfigError([Finding(place=asked_at or str(path), what=what)]) from None
     except IsADirectoryError:
         raise ConfigError([Finding(place=str(path), what="is a directory, expected a YAML file")]) from None
+    except OSError as error:
+        raise ConfigError([Finding(place=str(path), what=f"cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError as error:
         raise ConfigError([Finding(place=str(path), what=f"not UTF-8 (byte {error.start})")]) from None
     try:
@@ -149,7 +153,10 @@ def _read_one(path: Path, asked_at: str = "") -> Document:
             [Finding(place=f"{path}:1", what="expected keys and values", hint="such as `algorithm: grpo`")]
         )
     reader = _NodeReader(str(path))
-    values = reader.value(node, ())
+    try:
+        values = reader.value(node, ())
+    except RecursionError as error:
+        raise ConfigError([_yaml_fault(path, error)]) from None
     if reader.findings:
         raise ConfigError(reader.findings)
     return Document(values=values, places=reader.places, chain=(str(path),))
@@ -158,7 +165,8 @@ def _read_one(path: Path, asked_at: str = "") -> Document:
 def _yaml_fault(path: Path, error: Exception) -> Finding:
     mark = getattr(error, "problem_mark", None)
     place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-    return Finding(place=place, what=f"not YAML: {getattr(error, 'problem', None) or 'nested too deeply'}")
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
+    return Finding(place=place, what=f"not YAML: {problem}")
 
 
 class _NodeReader:
@@ -180,7 +188,7 @@ class _NodeReader:
             return [self.value(item, (*key, number)) for number, item in enumerate(node.value)]
         try:
             return self._constructor.construct_object(node, deep=True)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             problem = getattr(error, "problem", None) or str(error)
             self.findings.append(Finding(place=place, what=f"{'.'.join(map(str, key))}: {problem}"))
             return None

@@ -25,11 +25,9 @@ def json_schema() -> dict[str, Any]:
         definitions |= schema.pop("$defs", {})
         for key, value in schema.get("properties", {}).items():
             known.setdefault(owner.section, {}).setdefault(key, _or_auto(value))
-    known["policy"][sections.CLIP_RATIO] = {
-        "type": "number",
-        "minimum": 0,
-        "description": "Sets clip_low and clip_high.",
-    }
+    known["policy"][sections.CLIP_RATIO] = _or_auto(
+        {"type": "number", "minimum": 0, "description": "Sets clip_low and clip_high."}
+    )
     reward = TypeAdapter(RewardSpec).json_schema(ref_template="#/$defs/{model}")
     definitions |= reward.pop("$defs", {})
     definitions["Schedule"] = _schedule()
@@ -59,7 +57,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _or_auto(schema: dict[str, Any]) -> dict[str, Any]:
-    outside = {k: schema[k] for k in ("description", "default", "title") if k in schema}
+    outside: dict[str, Any] = {k: schema[k] for k in ("description", "default", "title") if k in schema}
     inside = {k: v for k, v in schema.items() if k not in outside}
     return {"anyOf": [inside, AUTO], **outside}
 

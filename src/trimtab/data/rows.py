@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class _Reader:
             _refuse(self.source, "no such file", "give a JSONL file, or builtin:addition")
         except OSError as error:
             _refuse(self.source, f"cannot be read: {error.strerror}")
-        found = []
+        found: list[Row] = []
         for line, raw in self._lines(data):
             values = self._row(line, raw)
             if values is not None:
@@ -73,7 +74,7 @@ class _Reader:
             if len(self.findings) >= MAX_FINDINGS:
                 break
         if self.findings:
-            raise DataError(self.findings)
+            raise DataError(self.findings[:MAX_FINDINGS])
         if not found:
             _refuse(f"{self.source}:1", "has no rows", "expected one JSON object a line")
         return found
@@ -110,22 +111,27 @@ class _Reader:
             return self._find(line, f"not UTF-8: byte {byte} at offset {error.start} of the line", hint)
         try:
             decoder = json.JSONDecoder(
-                object_pairs_hook=_without_duplicates, parse_constant=_no_constant, parse_int=_bounded_integer
+                object_pairs_hook=_without_duplicates,
+                parse_constant=_no_constant,
+                parse_int=_bounded_integer,
+                parse_float=_finite,
             )
-            value, end = decoder.raw_decode(text.strip())
+            start = len(text) - len(text.lstrip())
+            value, end = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             return self._find(line, f"not JSON: {error.msg}", column=error.colno)
         except RecursionError:
             return self._find(line, "nested too deeply")
         except ValueError as error:
             return self._find(line, str(error))
-        if rest := text.strip()[end:].strip():
+        if rest := text[end:].strip():
             return self._find(line, f"more than one value on the line: {rest[:40]!r} follows", column=end + 1)
         return value
 
     def _renamed(self, values: dict[str, Any]) -> dict[str, Any]:
-        theirs = {name: own for own, name in self.columns.items()}
-        return {theirs.get(name, name): value for name, value in values.items()}
+        named = {own: values[name] for own, name in self.columns.items() if name in values}
+        taken = {*self.columns, *self.columns.values()}
+        return named | {name: value for name, value in values.items() if name not in taken}
 
     def _check(self, line: int, name: str, named: dict[str, Any], values: dict[str, Any]) -> None:
         if name not in named:
@@ -137,6 +143,8 @@ class _Reader:
             return self._find(line, f"`{name}` is {_kind(value)}, expected text")
         if not value:
             return self._find(line, f"`{name}` is empty")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            return self._find(line, f"`{name}` has half a surrogate pair, which is no character")
         return None
 
 
@@ -151,6 +159,13 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON; write a number or null")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:24]} is too large; write it as text")
+    return value
 
 
 def _bounded_integer(digits: str) -> int:

@@ -10,7 +10,7 @@ SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 # Measured on sums of two-digit numbers: with an initial spread of 0.02 and a rotary base of 10,000, which are meant for
 # wide models and long texts, a model of this size takes three times as many steps to find out which digits belong together.
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 344,
     "num_hidden_layers": 4,

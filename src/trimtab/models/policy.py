@@ -47,7 +47,7 @@ def load(name: str, *, seed: int, key: str = "policy.model") -> LoadedModel:
 
     from trimtab.models import builtin
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     if name == "builtin:tiny":
         model, tokenizer = builtin.model(seed), builtin.tokenizer()
     elif name.startswith("builtin:"):
@@ -124,7 +124,8 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 def hidden_states(model: Any, tokens: Tensor) -> Tensor:
     """[B, S, d] of the trunk for right-padded rows. No attention mask: what is causal never looks at padding behind."""
     trunk = model.base_model if hasattr(model, "base_model") else model
-    return trunk(input_ids=tokens, use_cache=False).last_hidden_state
+    found: Tensor = trunk(input_ids=tokens, use_cache=False).last_hidden_state
+    return found
 
 
 def completion_states(hidden: Tensor, batch: Batch) -> Tensor:

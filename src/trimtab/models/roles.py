@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Need
 from trimtab.models import policy as policies
 from trimtab.models.value import Critic, bootstrap_of, values_of
-from trimtab.types import Batch, Frozen, Policy
+from trimtab.types import Batch, Frozen, Need, Policy
 
 
 class InProcessModels:

@@ -70,7 +70,8 @@ class Critic(nn.Module):
 
 def values_of(hidden: Tensor, head: ValueHead, batch: Batch) -> Tensor:
     """[B, T] reward units: the estimate before each completion token."""
-    return head(policies.completion_states(hidden, batch))
+    found: Tensor = head(policies.completion_states(hidden, batch))
+    return found
 
 
 def bootstrap_of(hidden: Tensor, head: ValueHead, batch: Batch) -> Tensor:

@@ -6,6 +6,7 @@ once, so the pool keeps its size.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -63,7 +64,7 @@ class Pool:
             while waiting or busy:
                 while waiting and len(busy) < self.size:
                     number, call = waiting.pop()
-                    worker = self._idle.pop() if self._idle else self._start()
+                    worker = self._take()
                     error = self._prepare(worker, call)
                     if error is not None or call.load_only:
                         found[number] = Outcome(error=error) if error else Outcome(values=[])
@@ -105,13 +106,23 @@ class Pool:
             else:
                 self._idle.append(worker)
 
+    def _take(self) -> _Worker:
+        """An idle worker that still lives, else a new one."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.poll() is None:
+                return worker
+            self._retire(worker)
+        return self._start()
+
     def _start(self) -> _Worker:
         command = [sys.executable, "-m", "trimtab.rewards.worker", json.dumps(self.paths)]
         return _Worker(process=subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
     def _prepare(self, worker: _Worker, call: Call) -> str | None:
         """Let the worker import the function; the error, if there is one."""
-        if call.name in worker.loaded:
+        key = _key(call)
+        if key in worker.loaded:
             return None
         self._send(worker, call, load_only=True)
         deadline = time.monotonic() + LOAD_SECONDS
@@ -121,7 +132,7 @@ class Pool:
                 if selector.select(max(0.0, deadline - time.monotonic())):
                     outcome = self._receive(worker)
                     if outcome is not None:
-                        worker.loaded.add(call.name)
+                        worker.loaded.add(key)
                         return outcome.error
         return f"took longer than {LOAD_SECONDS:g} s to import"
 
@@ -159,12 +170,18 @@ class Pool:
         worker.process.wait()
         for pipe in (worker.process.stdin, worker.process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(BrokenPipeError):  # a request that nobody will read
+                    pipe.close()
 
     def close(self) -> None:
         """End all workers."""
         while self._idle:
             self._retire(self._idle.pop())
+
+
+def _key(call: Call) -> str:
+    """One function: the same rule with other options is another."""
+    return json.dumps([call.name, dict(call.options)], sort_keys=True)
 
 
 def _output(worker: _Worker) -> int:

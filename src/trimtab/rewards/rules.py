@@ -97,6 +97,10 @@ class Length:
     max_tokens: int
     name: str = "length"
 
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens: {self.max_tokens}, expected at least 1")
+
     def __call__(self, prompts: Column, completions: Column, **columns: Column) -> list[float | None]:
         sizes = [len(ids) for ids in columns["completion_ids"]]
         return [min(1.0, max(0.0, 2.0 - size / self.max_tokens)) for size in sizes]

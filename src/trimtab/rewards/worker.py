@@ -9,6 +9,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -59,9 +60,9 @@ def serve(requests: Any, answers: Any) -> None:
     for line in requests:
         request = json.loads(line)
         try:
-            name = request["name"]
+            name = json.dumps([request["name"], request["options"]], sort_keys=True)
             if name not in functions:
-                functions[name] = resolve(name, request["options"])
+                functions[name] = resolve(request["name"], request["options"])
             if request.get("load_only"):
                 answer: dict[str, Any] = {"values": []}
             else:
@@ -78,6 +79,7 @@ def serve(requests: Any, answers: Any) -> None:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run at the next step; until then it needs rewards
     sys.path[:0] = json.loads(sys.argv[1])
     serve(sys.stdin, answers)
 

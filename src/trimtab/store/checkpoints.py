@@ -63,15 +63,16 @@ class CheckpointStore:
         """
         if not (last or step % self.rolling_every == 0 or step % self.settings.every == 0):
             return None
+        from safetensors import SafetensorError
+
         started = time.perf_counter()
         if self.is_writer:
             try:
                 self._save(step, state, metrics)
                 self._prune()
-            except OSError as error:
-                raise StorageError(
-                    f"checkpoint of step {step}: cannot write to {self.directory}: {error.strerror or error}"
-                ) from error
+            except (OSError, SafetensorError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise StorageError(f"checkpoint of step {step}: cannot write to {self.directory}: {reason}") from error
         self.barrier()
         return time.perf_counter() - started
 
@@ -104,11 +105,12 @@ class CheckpointStore:
             writer.sync(folder)
         writer.write_bytes(scratch / MANIFEST, _json(manifest))
         writer.sync(scratch)
-        final = self.directory / str(step)
+        final, replaced = self.directory / str(step), self.directory / f".{step}.old"
+        if replaced.exists():
+            writer.remove_tree(replaced)
         if final.exists():
-            writer.rename(final, self.directory / f".{step}.old")
+            writer.rename(final, replaced)
         writer.rename(scratch, final)
-        replaced = self.directory / f".{step}.old"
         if replaced.exists():
             writer.remove_tree(replaced)
 
@@ -116,6 +118,8 @@ class CheckpointStore:
         manifests = {step: m for step in self.steps() if (m := self._manifest(step)) is not None}
         for step in retention.superfluous(manifests, self.settings, self.rolling_every, self.metric):
             gone = self.directory / f".{step}.old"
+            if gone.exists():
+                writer.remove_tree(gone)
             writer.rename(self.directory / str(step), gone)
             shutil.rmtree(gone)
 
@@ -191,7 +195,15 @@ class CheckpointStore:
             found: Mapping[str, Any] = json.loads((self.directory / str(step) / MANIFEST).read_bytes())
         except (OSError, ValueError):
             return None
-        return found
+        return found if _is_manifest(found) else None
+
+
+def _is_manifest(found: Any) -> bool:
+    """Whether it has the parts that are looked at; a flipped bit may have renamed one."""
+    if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):
+        return False
+    files = found.get("files")
+    return isinstance(files, dict) and all(isinstance(f, dict) and {"bytes", "sha256"} <= f.keys() for f in files.values())
 
 
 def sha256(path: Path) -> str:

@@ -63,7 +63,7 @@ def read(path: Path) -> Reading:
     """All whole records of a journal; what is damaged is named, not guessed at."""
     records, damaged = [], []
     if path.exists():
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
             record = _parse(line)
             if record is not None:
                 records.append(record)

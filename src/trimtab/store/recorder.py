@@ -59,4 +59,4 @@ def read_samples(path: Path) -> list[Sample]:
     """The completions of a file of `write_samples`; none if it is not there."""
     if not path.is_file():
         return []
-    return [Sample(**json.loads(line)) for line in path.read_text().splitlines()]
+    return [Sample(**json.loads(line)) for line in path.read_bytes().splitlines()]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from trimtab.algorithms.base import Need
 from trimtab.ports import Models
 from trimtab.train import batches
 from trimtab.train.ranks import Ranks
-from trimtab.types import Batch, StepReport
+from trimtab.types import Batch, Need, StepReport
 
 
 def is_due(step: int, every: int, *, last: bool) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.rules import NO_IMPROVEMENT, NON_FINITE
 from trimtab.types import StepReport, Verdict
-
-NON_FINITE_LIMIT = 3
-"""Steps in a row without an update, because losses or gradients were not finite, after which the run stops."""
 
 
 class StepGuard:
@@ -29,12 +27,12 @@ class StepGuard:
     def judge(self, report: StepReport) -> Verdict:
         bad = report.metrics.get("updates/non_finite", 0.0) > 0 and report.metrics.get("updates/count", 0.0) == 0
         self._non_finite = self._non_finite + 1 if bad else 0
-        if self._non_finite >= NON_FINITE_LIMIT:
+        if self._non_finite >= NON_FINITE.limit:
+            unchanged = report.step - NON_FINITE.limit
             reason = (
-                f"{NON_FINITE_LIMIT} steps in a row had no finite loss and gradient; the weights are those of step "
-                f"{report.step - NON_FINITE_LIMIT}. Lower optim.learning_rate, or look at the rewards of these steps"
+                f"{NON_FINITE.limit} times in a row {NON_FINITE.condition}; the weights are those of step {unchanged}"
             )
-            return Verdict(action="stop", reason=reason)
+            return Verdict(action=NON_FINITE.action, reason=f"{reason}. {NON_FINITE.remedy.capitalize()}")
         return self._judge_evaluation(report)
 
     def _judge_evaluation(self, report: StepReport) -> Verdict:
@@ -48,7 +46,7 @@ class StepGuard:
         self._without_improvement += 1
         if self.patience is not None and self._without_improvement >= self.patience:
             reason = f"{self.metric} has not improved on {self._best:.4g} for {self.patience} evaluations"
-            return Verdict(action="finish", reason=reason)
+            return Verdict(action=NO_IMPROVEMENT.action, reason=reason)
         return Verdict(action="continue")
 
     def state(self) -> Mapping[str, Any]:

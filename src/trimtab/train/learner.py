@@ -16,15 +16,14 @@ import psutil
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Need
-from trimtab.algorithms.math import kl_estimate, row_weights
-from trimtab.errors import TrimtabError
+from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.math import kl_estimate
 from trimtab.ports import Models
-from trimtab.train import batches, figures, schedule
+from trimtab.train import batches, figures, schedule, update
 from trimtab.train.optimizer import Optimizer, all_finite
 from trimtab.train.ranks import Ranks
 from trimtab.train.settings import Optim, Train
-from trimtab.types import Advantages, Batch, Frozen, Policy, StepReport, Sums, Term
+from trimtab.types import Advantages, Batch, Frozen, Need, Policy, StepReport, Sums
 
 
 @dataclass(slots=True)
@@ -156,7 +155,7 @@ class Learner:
     # ----------------------------------------------------------------------------------------------- one update
     def _one_update(self, step: _Step, rows: Tensor, factor: float, tally: _Tally) -> bool:
         """Whether the update was applied."""
-        weights = self._weights(step, rows)
+        weights = update.weigh(self.algorithm, step.config, *step.rows(rows))
         if not any(bool(w.any()) for w in weights.values()):
             tally.add("updates/skipped", 1.0, 0.0)
             return False
@@ -185,28 +184,6 @@ class Learner:
         tally.since("optimizer", started)
         return True
 
-    def _weights(self, step: _Step, rows: Tensor) -> dict[str, Tensor]:
-        """[rows] float64 a term: what one counted token of each row of the update weighs, over all ranks.
-
-        The masks that count come from the terms themselves, called once on the whole update with a policy of zeros.
-        """
-        batch, frozen, advantages = step.rows(rows)
-        empty = torch.zeros(batch.loss_mask.shape)
-        nothing = Policy(
-            loss_mask=batch.loss_mask, log_probs=empty, entropy=empty, values=empty, scores=torch.zeros(len(batch))
-        )
-        found: dict[str, Tensor] = {}
-        with torch.no_grad():
-            for name, term in self.algorithm.terms(batch, frozen, advantages, nothing, step.config).items():
-                mask = _counted(term, batch)
-                found[name] = row_weights(
-                    mask if mask.ndim == 2 else mask[:, None],
-                    term.aggregation,
-                    group_ids=batch.group_ids,
-                    norm_length=term.norm_length,
-                )
-        return found
-
     def _accumulate(self, step: _Step, rows: Tensor, weights: Mapping[str, Tensor], tally: _Tally) -> dict[str, float]:
         """Add this rank's share of the gradient to the parameters; its share of each term and of the total."""
         losses = dict.fromkeys([*weights, "total"], 0.0)
@@ -216,17 +193,17 @@ class Learner:
             started = time.perf_counter()
             batch, frozen, advantages = step.on(own[index], self.models.device)
             policy = self.models.forward(batch, self.need)
-            terms = self.algorithm.terms(batch, frozen, advantages, policy, step.config)
-            total = batch.rewards.new_zeros(())
-            for name, term in terms.items():
-                loss = _weighted_sum(term, batch, weights[name][is_mine][index].to(self.models.device))
-                total = total + term.coefficient * loss
-                losses[name] += float(loss.detach())
-                tally.highest[f"coefficient/{name}"] = term.coefficient
+            mine = {name: w[is_mine][index] for name, w in weights.items()}
+            total, parts, coefficients = update.loss_of(
+                self.algorithm, step.config, batch, frozen, advantages, policy, mine
+            )
+            for name, part in parts.items():
+                losses[name] += float(part.detach())
+                tally.highest[f"coefficient/{name}"] = coefficients[name]
             losses["total"] += float(total.detach())
             started = tally.since("forward", started)
             if total.requires_grad:
-                total.backward()  # type: ignore[no-untyped-call]
+                total.backward()
             started = tally.since("backward", started)
             self._observe(batch, frozen, advantages, policy, step.config, tally)
             tally.since("forward", started)
@@ -342,25 +319,6 @@ class Learner:
         self.step = int(values["step"])
         self.applied_steps = int(values["applied_steps"])
         self.optimizer.load_state(tensors, values["optimizer"])
-
-
-def _counted(term: Term, batch: Batch) -> Tensor:
-    """[B, T] or [B] bool: which values of a term count."""
-    if term.over is not None:
-        return term.over
-    if term.values.ndim == 2:
-        return batch.loss_mask
-    return torch.ones(len(batch), dtype=torch.bool, device=term.values.device)
-
-
-def _weighted_sum(term: Term, batch: Batch, weights: Tensor) -> Tensor:
-    """[]: these rows' share of the term."""
-    mask = _counted(term, batch)
-    if term.values.shape != mask.shape:
-        raise TrimtabError(f"a term's values have shape {tuple(term.values.shape)}, its mask {tuple(mask.shape)}")
-    scale = weights.to(term.values.dtype)
-    scale = scale[:, None] if mask.ndim == 2 else scale
-    return (torch.where(mask, term.values, term.values.new_zeros(())) * scale).sum()
 
 
 def _completion_hashes(batch: Batch) -> tuple[str, ...]:

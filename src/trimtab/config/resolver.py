@@ -1,0 +1,406 @@
+"""From a document to a checked configuration, in one pass that finds every fault."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from trimtab import algorithms
+from trimtab.algorithms.base import Algorithm
+from trimtab.config import sections
+from trimtab.config.document import Document, Key
+from trimtab.config.run_config import RunConfig
+from trimtab.config.sections import Owner
+from trimtab.errors import ConfigError, Finding, UserError
+from trimtab.models.settings import ValueModel
+from trimtab.rewards.settings import RewardSpec
+from trimtab.types import Need, Schedule
+
+
+class Resolver:
+    def __init__(self, document: Document, overrides: list[tuple[Key, Any, str]]) -> None:
+        self.document = document
+        self.overrides = overrides
+        self.findings: list[Finding] = []
+        self.unused: list[str] = []
+
+    def result(self) -> RunConfig:
+        for key, value, place in self.overrides:
+            self.document.put(key, value, place)
+        algorithm = self._algorithm()
+        self._lay_algorithm_overrides(algorithm)
+        requested = _copy(self.document.values)
+        owners = sections.owners(algorithm)
+        self._check_keys(algorithm, owners)
+        self._spread_clip_ratio(algorithm)
+        records = {owner.name: self._record(owner) for owner in owners}
+        rewards = self._rewards()
+        if self.findings:
+            raise ConfigError(self.findings)
+        config = self._built(algorithm, owners, records, rewards, requested)
+        self._check_together(config)
+        if self.findings:
+            raise ConfigError(self.findings)
+        return config
+
+    # ------------------------------------------------------------------------------------------------ the algorithm
+    def _algorithm(self) -> Algorithm:
+        name = self.document.values.get("algorithm")
+        place = self.document.place(("algorithm",))
+        if not isinstance(name, str):
+            there = "there is no `algorithm`" if name is None else f"algorithm: {name!r}"
+            raise ConfigError([Finding(place=place, what=there, hint=f"choose {', '.join(algorithms.names())}")])
+        try:
+            return algorithms.load(name)
+        except UserError as error:
+            raise ConfigError([Finding(place=place, what=str(error))]) from error
+
+    def _lay_algorithm_overrides(self, algorithm: Algorithm) -> None:
+        """`overrides: {grpo: {...}}` of the chosen algorithm, under what the command line says."""
+        every = self.document.values.pop("overrides", None) or {}
+        if not isinstance(every, dict):
+            self._find(("overrides",), f"overrides: {every!r}", "expected algorithms and their sections")
+            return
+        for chosen, its_sections in every.items():
+            key: Key = ("overrides", chosen)
+            if chosen not in (*algorithms.names(), *algorithms.ALIASES):
+                self._unknown(key, [*algorithms.names(), *algorithms.ALIASES])
+            elif not isinstance(its_sections, dict):
+                self._find(key, f"{_dotted(key)}: {its_sections!r}", "expected sections")
+            elif algorithms.ALIASES.get(chosen, chosen) == algorithm.name:
+                for section, values in its_sections.items():
+                    self._lay((*key, section), (section,), values)
+
+    def _lay(self, source: Key, key: Key, value: Any) -> None:
+        """Put an algorithm's own section or key in the place of the general one, unless the command line set it."""
+        if isinstance(value, dict) and len(key) == 1:
+            self.document.places.setdefault(key, self.document.place(source))
+            for name, inner in value.items():
+                self._lay((*source, name), (*key, name), inner)
+        elif not any(given[: len(key)] == key for given, _, _ in self.overrides):
+            self.document.put(key, value, self.document.place(source))
+
+    # ----------------------------------------------------------------------------------------------------- the keys
+    def _check_keys(self, algorithm: Algorithm, owners: list[Owner]) -> None:
+        need = self._provisional_need(algorithm)
+        read = _keys_read(owners, need, has_clip=sections.has_clip(algorithm))
+        known = sections.known_keys()
+        for section, keys in read.items():
+            known.setdefault(section, set()).update(keys)
+        for section, values in list(self.document.values.items()):
+            if section in sections.OTHER_KEYS:
+                if section == "extends":
+                    self._find((section,), f"extends: {values!r} counts only in a file", "leave it out")
+                if section == "rewards" and not need & Need.ROLLOUTS:
+                    self._unused(("rewards",), algorithm)
+                continue
+            if section not in known:
+                self._unknown((section,), [*known, *sections.OTHER_KEYS])
+            elif not isinstance(values, dict):
+                self._find((section,), f"{section}: {values!r}", "expected keys and values")
+                self.document.values[section] = {}
+            else:
+                for name in list(values):
+                    if name not in known[section]:
+                        self._unknown((section, name), known[section])
+                        del values[name]
+                    elif name not in read.get(section, set()):
+                        self._unused((section, name), algorithm)
+                        del values[name]
+
+    def _provisional_need(self, algorithm: Algorithm) -> Need:
+        """What the algorithm needs as it is asked for; by its defaults if that cannot be told yet."""
+        try:
+            probe = Resolver(Document(values=_copy(self.document.values)), [])
+            probe._spread_clip_ratio(algorithm)
+            records = {o.name: probe._record(o, check_unknown=False) for o in sections.of_algorithm(algorithm)}
+            if not probe.findings:
+                return algorithm.needs(_assembled(algorithm.config(), records, "algorithm"))
+        except Exception:
+            return algorithm.needs(algorithm.config())
+        return algorithm.needs(algorithm.config())
+
+    def _unknown(self, key: Key, candidates: Iterable[str]) -> None:
+        near = difflib.get_close_matches(str(key[-1]), list(candidates), n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(candidates))}"
+        self._find(key, f"unknown key `{_dotted(key)}`", hint)
+
+    def _unused(self, key: Key, algorithm: Algorithm) -> None:
+        if any(given[: len(key)] == key for given, _, _ in self.overrides):
+            self._find(key, f"`{_dotted(key)}` is not read by {algorithm.name} in this run", "leave it out")
+        else:
+            self.unused.append(_dotted(key))
+
+    def _find(self, key: Key, what: str, hint: str = "") -> None:
+        self.findings.append(Finding(place=self.document.place(key), what=what, hint=hint))
+
+    def _spread_clip_ratio(self, algorithm: Algorithm) -> None:
+        policy = self.document.values.get("policy")
+        if not isinstance(policy, dict) or sections.CLIP_RATIO not in policy or not sections.has_clip(algorithm):
+            return
+        beside = [side for side in ("clip_low", "clip_high") if side in policy]
+        if beside:
+            what = f"policy.clip_ratio beside policy.{' and policy.'.join(beside)}"
+            self._find(("policy", sections.CLIP_RATIO), what, "set clip_ratio, or clip_low and clip_high")
+            del policy[sections.CLIP_RATIO]
+            return
+        value, place = policy.pop(sections.CLIP_RATIO), self.document.place(("policy", sections.CLIP_RATIO))
+        if value != "auto":
+            for side in ("clip_low", "clip_high"):
+                self.document.put(("policy", side), value, place)
+
+    # --------------------------------------------------------------------------------------------------- the records
+    def _record(self, owner: Owner, *, check_unknown: bool = True) -> Any:
+        """The owner's record with what was asked for over its defaults."""
+        values = self.document.values.get(owner.section)
+        given = {k: v for k, v in values.items() if k in owner.key_names()} if isinstance(values, dict) else {}
+        asked = _prepared({k: v for k, v in given.items() if v != "auto"}, owner.record)
+        merged = {**_fields(owner.default), **asked}
+        for name, value in asked.items():
+            default = getattr(owner.default, name)
+            if is_dataclass(default) and isinstance(value, dict) and not isinstance(default, Schedule):
+                inner = {k: v for k, v in value.items() if v != "auto"}
+                merged[name] = {**_fields(default), **inner}
+        try:
+            return _adapter(owner.record).validate_python(merged)
+        except ValidationError as error:
+            for fault in error.errors():
+                self._fault((owner.section,), fault, owner.record)
+            return owner.default
+
+    def _fault(self, prefix: Key, fault: Any, record: type[Any]) -> None:
+        branches = {part for part in fault["loc"] if part in _BRANCHES}
+        is_schedule = isinstance(fault["input"], dict)
+        if (branches - {"Schedule"} and is_schedule) or (fault["loc"][-1] == "Schedule" and not is_schedule):
+            return  # the other branch of `number or schedule` says it
+        inside = [part for part in fault["loc"] if part not in _BRANCHES]
+        key = (*prefix, *_known_path(inside))
+        if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            self._unknown(key, _SCHEDULE_KEYS if "Schedule" in branches else _names_at(record, inside[:-1]))
+            return
+        what = f"{_dotted(key)}: {fault['input']!r}"
+        finding = Finding(place=self.document.place(key), what=what, hint=_expected(fault))
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def _rewards(self) -> tuple[RewardSpec, ...]:
+        if "rewards" in self.unused:
+            return ()
+        given = self.document.values.get("rewards", [])
+        if not isinstance(given, list):
+            self._find(("rewards",), f"rewards: {given!r}", "expected a list, such as [{name: exact_match}]")
+            return ()
+        found = []
+        for number, entry in enumerate(given):
+            asked = {"name": entry} if isinstance(entry, str) else entry
+            try:
+                found.append(_adapter(RewardSpec).validate_python(asked))
+            except ValidationError as error:
+                for fault in error.errors():
+                    self._fault(("rewards", number), fault, RewardSpec)
+        return tuple(found)
+
+    def _built(
+        self,
+        algorithm: Algorithm,
+        owners: list[Owner],
+        records: dict[str, Any],
+        rewards: tuple[RewardSpec, ...],
+        requested: Mapping[str, Any],
+    ) -> RunConfig:
+        own = _assembled(algorithm.config(), records, "algorithm")
+        rooms = {owner.name: records[owner.name] for owner in sections.ROOMS}
+        own = self._with_automatic_value_coefficient(own, rooms["value"])
+        need = algorithm.needs(own)
+        read = _keys_read(owners, need, has_clip=False)
+        resolved: dict[str, Any] = {"algorithm": algorithm.name}
+        for owner in owners:
+            record = rooms.get(owner.name) or _record_at(own, owner.name)
+            for name, value in plain_record(record).items():
+                if name in read.get(owner.section, set()):
+                    resolved.setdefault(owner.section, {})[name] = value
+        if need & Need.ROLLOUTS:
+            resolved["rewards"] = [plain_record(r) for r in rewards]
+        return RunConfig(
+            algorithm=algorithm,
+            algorithm_config=own,
+            rewards=rewards,
+            requested=requested,
+            resolved=resolved,
+            unused=tuple(self.unused),
+            chain=self.document.chain,
+            **rooms,
+        )
+
+    def _with_automatic_value_coefficient(self, own: Any, value: ValueModel) -> Any:
+        """`value.coef: auto` is 0.5 for a head on the policy's trunk, whose gradient reaches the policy."""
+        asked = self.document.values.get("value", {}).get("coef", "auto")
+        if value.model != "shared" or asked != "auto" or not hasattr(own, "value"):
+            return own
+        return replace(own, value=replace(own.value, coef=0.5))
+
+    # ------------------------------------------------------------------------------------------------- all together
+    def _check_together(self, config: RunConfig) -> None:
+        need, name = config.need, config.algorithm.name
+        if need & Need.GROUPS and config.sampling.group_size < 2:
+            what = f"sampling.group_size: {config.sampling.group_size}, but {name} compares completions of one prompt"
+            self._find(("sampling", "group_size"), what, "use 2 or more")
+        if need & Need.VALUES and config.value.enabled is False:
+            self._find(
+                ("value", "enabled"), f"value.enabled: false, but {name} needs a critic", "leave it out, or use grpo"
+            )
+        if need & Need.ROLLOUTS and not config.rewards:
+            self._find(("rewards",), f"rewards: none, but {name} learns from rewards", "such as [{name: exact_match}]")
+        if config.sampling.max_prompt_length >= config.sampling.max_length and "max_prompt_length" in (
+            self.document.values.get("sampling") or {}
+        ):
+            what = (
+                f"sampling.max_prompt_length: {config.sampling.max_prompt_length} leaves no room for a completion in "
+                f"sampling.max_length: {config.sampling.max_length}"
+            )
+            self._find(("sampling", "max_prompt_length"), what)
+        if config.train.minibatches > config.train.prompts_per_step:
+            what = (
+                f"train.minibatches: {config.train.minibatches}, but a step has train.prompts_per_step: "
+                f"{config.train.prompts_per_step}, and a mini-batch has whole prompts"
+            )
+            self._find(("train", "minibatches"), what)
+        if config.algorithm.validate is not None and (complaint := config.algorithm.validate(config.algorithm_config)):
+            self._find(("algorithm",), complaint)
+
+
+# ---------------------------------------------------------------------------------------------------------- helpers
+_SCHEDULE_KEYS = {"schedule": "kind", "from": "start", "to": "end", "steps": "steps"}
+"""Keys of a schedule in a file, and the fields of the record."""
+_BRANCHES = ("Schedule", "constrained-float", "float", "int", "bool")
+"""What pydantic puts into a fault's place to say which of several types it tried."""
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(record: type[Any]) -> TypeAdapter[Any]:
+    if record not in _ADAPTERS:
+        _ADAPTERS[record] = TypeAdapter(record)
+    return _ADAPTERS[record]
+
+
+def _keys_read(owners: list[Owner], need: Need, *, has_clip: bool) -> dict[str, set[str]]:
+    """The keys that a run with these needs looks at, by section."""
+    read: dict[str, set[str]] = {}
+    for owner in owners:
+        if owner.is_read(need):
+            read.setdefault(owner.section, set()).update(owner.key_names())
+    if not need & Need.ROLLOUTS:
+        read["sampling"] &= sections.READ_WITHOUT_ROLLOUTS
+    if has_clip:
+        read["policy"].add(sections.CLIP_RATIO)
+    return read
+
+
+def _copy(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {k: _copy(v) for k, v in values.items()}
+    return [_copy(v) for v in values] if isinstance(values, list) else values
+
+
+def _dotted(key: Iterable[str | int]) -> str:
+    return ".".join(str(part) for part in key)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {f.name: getattr(record, f.name) for f in fields(record)}
+
+
+def _prepared(values: dict[str, Any], record: type[Any]) -> dict[str, Any]:
+    """`{schedule: linear, from: a, to: b, steps: n}` as the fields of a `Schedule`, where the record takes one."""
+    takes_schedule = {f.name for f in fields(record) if "Schedule" in str(f.type) or "Coefficient" in str(f.type)}
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and name in takes_schedule:
+            value = {_SCHEDULE_KEYS.get(k, k): v for k, v in value.items()}
+        found[name] = value
+    return found
+
+
+def record_from(record: type[Any], values: Mapping[str, Any]) -> Any:
+    """A record from YAML values; pydantic's ValidationError if they do not fit."""
+    return _adapter(record).validate_python(_prepared(dict(values), record))
+
+
+def plain_record(record: Any) -> dict[str, Any]:
+    """A record as YAML values."""
+
+    def simple(value: Any) -> Any:
+        if isinstance(value, dict):
+            if set(value) == {"kind", "start", "end", "steps"}:
+                return {"schedule": value["kind"], "from": value["start"], "to": value["end"], "steps": value["steps"]}
+            return {k: simple(v) for k, v in value.items()}
+        if isinstance(value, tuple | list):
+            return [simple(v) for v in value]
+        return value
+
+    found: dict[str, Any] = simple(asdict(record))
+    return found
+
+
+def _assembled(config: Any, records: Mapping[str, Any], name: str) -> Any:
+    """The algorithm's config with the checked records in the places of their defaults."""
+    changed = {}
+    for spec in fields(config):
+        inner = f"{name}.{spec.name}"
+        value = getattr(config, spec.name)
+        changed[spec.name] = records[inner] if inner in records else _assembled(value, records, inner)
+    return replace(config, **changed)
+
+
+def _record_at(config: Any, name: str) -> Any:
+    for part in name.split(".")[1:]:
+        config = getattr(config, part)
+    return config
+
+
+def _known_path(inside: list[Any]) -> list[Any]:
+    back = {field: key for key, field in _SCHEDULE_KEYS.items()}
+    return [back.get(part, part) if number else part for number, part in enumerate(inside)]
+
+
+def _names_at(record: type[Any], inside: list[Any]) -> list[str]:
+    """The keys that a nested record has."""
+    default: Any = record() if inside else None
+    for part in inside:
+        default = getattr(default, str(part), None)
+    if is_dataclass(default):
+        return [f.name for f in fields(default)]
+    return [f.name for f in fields(record)]
+
+
+_EXPECTED = {
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "string_type": "expected text",
+    "missing": "is missing",
+    "dataclass_type": "expected keys and values",
+    "mapping_type": "expected keys and values",
+}
+
+
+def _expected(fault: Any) -> str:
+    if fault["type"] in _EXPECTED:
+        return _EXPECTED[fault["type"]]
+    context = fault.get("ctx", {})
+    if fault["type"] == "literal_error":
+        return f"expected {context['expected']}"
+    limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    for name, words in limits.items():
+        if name in context:
+            return f"expected {words} {context[name]:g}"
+    message: str = fault["msg"]
+    return message[0].lower() + message[1:]

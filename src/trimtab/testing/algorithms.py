@@ -1,0 +1,231 @@
+"""What every algorithm must do. `trimtab algorithms NAME --test` runs it on a plug-in.
+
+Each check takes the algorithm and a seed, and raises AssertionError with what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.errors import UnmetNeedError
+from trimtab.testing import cases
+from trimtab.types import Need
+
+TOLERANCE = 1e-6
+"""Relative to max(1, |expected|), float32."""
+
+
+def gradient_does_not_depend_on_the_micro_batches(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    whole = cases.evaluate(algorithm, config, case)
+    for cuts in ([[0, 1, 2, 3], [4, 5, 6, 7]], [[7], [6, 5], [], [4, 0], [1, 2, 3]], [[row] for row in range(8)]):
+        _same(whole, cases.evaluate(algorithm, config, case, cuts), f"cut into {cuts}")
+
+
+def gradient_does_not_depend_on_padding(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    whole, wide = cases.evaluate(algorithm, config, case), cases.evaluate(algorithm, config, cases.padded(case, 5))
+    cut = {n: g[:, : case.batch.loss_mask.shape[1]] if g.ndim == 2 else g for n, g in wide.gradients.items()}
+    _same(whole, replace(wide, gradients=cut), "padded by 5")
+
+
+def gradient_does_not_depend_on_the_order_of_rows(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    order = torch.randperm(len(case.batch), generator=torch.Generator().manual_seed(seed + 1)).tolist()
+    moved = cases.evaluate(algorithm, config, cases.reordered(case, order))
+    back = torch.argsort(torch.tensor(order))
+    _same(
+        cases.evaluate(algorithm, config, case),
+        replace(moved, gradients={n: g[back] for n, g in moved.gradients.items()}),
+        f"rows in the order {order}",
+    )
+
+
+def junk_in_masked_places_changes_no_bit(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    clean, dirty = cases.evaluate(algorithm, config, case), cases.evaluate(algorithm, config, cases.padded(case, 0))
+    assert clean.loss == dirty.loss, f"loss {clean.loss} became {dirty.loss}"
+    for name, gradient in clean.gradients.items():
+        assert torch.equal(gradient, dirty.gradients[name]), f"the gradient of {name} changed"
+
+
+def a_masked_token_gets_no_gradient(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    off = ~case.batch.loss_mask
+    for name, gradient in cases.evaluate(algorithm, config, case).gradients.items():
+        if gradient.ndim == 2:
+            assert not bool(gradient[off].any()), f"{name} has a gradient where loss_mask is False"
+
+
+def equal_rewards_give_a_finite_loss(algorithm: Algorithm, seed: int = 0) -> None:
+    result = cases.evaluate(algorithm, algorithm.config(), cases.equal_rewards(cases.make(seed)))
+    _finite(result)
+
+
+def a_group_without_spread_gets_exactly_zero(algorithm: Algorithm, seed: int = 0) -> None:
+    config = algorithm.config()
+    if Need.GROUPS not in algorithm.needs(config):
+        return
+    case = cases.equal_rewards(cases.make(seed), 0.1)
+    values = cases.advantages_of(algorithm, config, case).values
+    assert not bool(values.any()), f"equal rewards gave advantages up to {float(values.abs().max()):g}"
+
+
+def nothing_to_learn_from_is_no_fault(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    nothing = torch.zeros_like(case.batch.loss_mask)
+    empty = cases.Case(
+        batch=replace(case.batch, loss_mask=nothing),
+        frozen=replace(case.frozen, loss_mask=nothing),
+        policy=replace(case.policy, loss_mask=nothing),
+    )
+    result = cases.evaluate(algorithm, config, empty)
+    _finite(result)
+    assert result.loss == 0.0, f"a loss of {result.loss} from no token"
+
+
+def at_ratio_one_the_gradient_is_the_plain_policy_gradient(algorithm: Algorithm, seed: int = 0) -> None:
+    config = algorithm.config()
+    if Need.ROLLOUTS not in algorithm.needs(config):
+        return
+    case = cases.make(seed, ratio_one=True)
+    advantages = cases.advantages_of(algorithm, config, case).values
+    gradient = cases.evaluate(algorithm, config, case).gradients["log_probs"]
+    scale = gradient / torch.where(advantages == 0, torch.ones(()), -advantages)
+    counted = case.batch.loss_mask & (advantages != 0)
+    for row in range(len(case.batch)):
+        along = scale[row][counted[row]]
+        if len(along):
+            assert bool((along > 0).all()), f"row {row}: a token's gradient does not point along -advantage"
+            spread = float(along.max() - along.min())
+            assert spread <= TOLERANCE, f"row {row}: tokens of equal advantage get unequal weight ({spread:g})"
+
+
+def a_coefficient_of_zero_removes_its_term_and_need(algorithm: Algorithm, seed: int = 0) -> None:
+    case = cases.make(seed)
+    for section, key, term, need in (
+        ("kl", "coef", "kl", Need.REFERENCE),
+        ("policy", "entropy_coef", "entropy", Need.ENTROPY),
+    ):
+        on = with_value(algorithm.config(), section, key, 0.3)
+        if on is None:
+            continue
+        off = with_value(on, section, key, 0.0)
+        assert need in algorithm.needs(on), f"{section}.{key} 0.3 does not need {need.name}"
+        assert need not in algorithm.needs(off), f"{section}.{key} 0 still needs {need.name}"
+        assert term in cases.evaluate(algorithm, on, case).terms, f"{section}.{key} 0.3 adds no term `{term}`"
+        assert term not in cases.evaluate(algorithm, off, case).terms, f"{section}.{key} 0 keeps the term `{term}`"
+
+
+def it_runs_with_exactly_the_parts_it_needs(algorithm: Algorithm, seed: int = 0) -> None:
+    for config in (algorithm.config(), rich_config(algorithm)):
+        _finite(cases.evaluate(algorithm, config, cases.make(seed), needs_only=True))
+
+
+def without_a_part_it_says_so(algorithm: Algorithm, seed: int = 0) -> None:
+    config, case = rich_config(algorithm), cases.make(seed)
+    need = algorithm.needs(config)
+    withheld: dict[Need, Callable[[cases.Case], cases.Case]] = {
+        Need.OLD_LOG_PROBS: lambda c: replace(c, frozen=replace(c.frozen, old_log_probs=None)),
+        Need.REFERENCE: lambda c: replace(c, frozen=replace(c.frozen, ref_log_probs=None)),
+        Need.VALUES: lambda c: replace(c, frozen=replace(c.frozen, old_values=None)),
+    }
+    for part, without in withheld.items():
+        if part not in need:
+            continue
+        try:
+            cases.evaluate(algorithm, config, without(case))
+        except UnmetNeedError:
+            continue
+        raise AssertionError(f"it declares {part.name} in `needs` and ran without it")
+
+
+def what_counts_does_not_depend_on_the_policy(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = cases.make(seed), rich_config(algorithm)
+    advantages = cases.advantages_of(algorithm, config, case)
+    found = []
+    for policy in (case.policy, cases.make(seed + 1).policy):
+        given = replace(policy, loss_mask=case.batch.loss_mask)
+        terms = algorithm.terms(case.batch, case.frozen, advantages, given, config)
+        found.append({name: term.over for name, term in terms.items()})
+    assert found[0].keys() == found[1].keys(), f"terms {sorted(found[0])} became {sorted(found[1])}"
+    for name, over in found[0].items():
+        other = found[1][name]
+        same = (over is None) == (other is None) and (over is None or other is None or torch.equal(over, other))
+        assert same, f"which tokens of `{name}` count depends on the policy"
+
+
+def its_config_survives_a_round_trip(algorithm: Algorithm, seed: int = 0) -> None:
+    import yaml
+
+    from trimtab.config import sections
+    from trimtab.config.resolver import plain_record, record_from
+
+    for owner in sections.of_algorithm(algorithm):
+        text = yaml.safe_dump(plain_record(owner.default))
+        back = record_from(owner.record, yaml.safe_load(text))
+        assert back == owner.default, f"{owner.section}: {owner.default} came back as {back}"
+
+
+CHECKS: tuple[Callable[..., None], ...] = (
+    gradient_does_not_depend_on_the_micro_batches,
+    gradient_does_not_depend_on_padding,
+    gradient_does_not_depend_on_the_order_of_rows,
+    junk_in_masked_places_changes_no_bit,
+    a_masked_token_gets_no_gradient,
+    equal_rewards_give_a_finite_loss,
+    a_group_without_spread_gets_exactly_zero,
+    nothing_to_learn_from_is_no_fault,
+    at_ratio_one_the_gradient_is_the_plain_policy_gradient,
+    a_coefficient_of_zero_removes_its_term_and_need,
+    it_runs_with_exactly_the_parts_it_needs,
+    without_a_part_it_says_so,
+    what_counts_does_not_depend_on_the_policy,
+    its_config_survives_a_round_trip,
+)
+
+
+def rich_config(algorithm: Algorithm) -> Any:
+    """The algorithm's defaults with every shared term switched on."""
+    config = algorithm.config()
+    for section, key, value in (("kl", "coef", 0.1), ("policy", "entropy_coef", 0.05)):
+        config = with_value(config, section, key, value) or config
+    return config
+
+
+def with_value(config: Any, section: str, key: str, value: Any) -> Any | None:
+    """The config with one key set, in its own sections or in `shared`; None if it has no such key."""
+    for spec in fields(config):
+        inner = getattr(config, spec.name)
+        if spec.name == section and any(f.name == key for f in fields(inner)):
+            return replace(config, **{spec.name: replace(inner, **{key: value})})
+        if spec.name == "shared":
+            changed = with_value(inner, section, key, value)
+            if changed is not None:
+                return replace(config, shared=changed)
+    return None
+
+
+def _same(expected: cases.Result, got: cases.Result, when: str) -> None:
+    _close(torch.tensor(expected.loss), torch.tensor(got.loss), f"the loss, {when}")
+    for name, value in expected.terms.items():
+        _close(torch.tensor(value), torch.tensor(got.terms[name]), f"term `{name}`, {when}")
+    for name, gradient in expected.gradients.items():
+        _close(gradient, got.gradients[name], f"the gradient of {name}, {when}")
+
+
+def _close(expected: Tensor, got: Tensor, what: str) -> None:
+    worst = float(((got - expected).abs() / expected.abs().clamp_min(1)).max()) if expected.numel() else 0.0
+    assert worst <= TOLERANCE, f"{what}: differs by {worst:g}"
+
+
+def _finite(result: cases.Result) -> None:
+    assert torch.tensor(result.loss).isfinite(), f"the loss is {result.loss}"
+    for name, gradient in result.gradients.items():
+        assert bool(gradient.isfinite().all()), f"the gradient of {name} is not finite"

@@ -1,0 +1,57 @@
+"""Every built-in algorithm through the shipped contract suite, on batches of any seed."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimtab import algorithms
+from trimtab.testing import algorithms as suite
+
+
+@pytest.mark.parametrize("name", list(algorithms.MODULES))
+@pytest.mark.parametrize("check", suite.CHECKS, ids=lambda check: check.__name__)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_contract(name, check, seed):
+    check(algorithms.load(name), seed)
+
+
+def broken(name, **changes):
+    from dataclasses import replace
+
+    return replace(algorithms.load(name), **changes)
+
+
+def test_the_suite_catches_a_loss_that_averages_by_itself():
+    from dataclasses import replace
+
+    grpo = algorithms.load("grpo")
+
+    def averaged(batch, frozen, advantages, policy, config):
+        terms = grpo.terms(batch, frozen, advantages, policy, config)
+        own = terms["policy"]
+        return {**terms, "policy": replace(own, values=own.values / own.values.shape[0])}
+
+    with pytest.raises(AssertionError, match="cut into"):
+        suite.gradient_does_not_depend_on_the_micro_batches(broken("grpo", terms=averaged))
+
+
+def test_the_suite_catches_advantages_from_a_partial_group():
+    def by_neighbour(batch, frozen, config):
+        from trimtab.types import Advantages
+
+        values = batch.rewards - batch.rewards.roll(1)
+        return Advantages(loss_mask=batch.loss_mask, values=values[:, None] * batch.loss_mask)
+
+    with pytest.raises(AssertionError, match="order"):
+        suite.gradient_does_not_depend_on_the_order_of_rows(broken("grpo", advantages=by_neighbour))
+
+
+def test_the_suite_catches_an_undeclared_need():
+    from trimtab.errors import UnmetNeedError
+    from trimtab.types import Need
+
+    with pytest.raises(UnmetNeedError, match="critic"):
+        suite.it_runs_with_exactly_the_parts_it_needs(
+            broken("ppo", needs=lambda config: Need.ROLLOUTS | config.shared.needs())
+        )
