@@ -367,17 +367,15 @@ def group_advantages(
     return torch.where(on, advantages, work.new_zeros(())).detach()
 
 
-def explained_variance_sums(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """[5]: n, sums of returns, returns^2, errors, errors^2 over counted tokens; see `explained_variance`."""
-    r, e = returns[mask].double(), (returns - values)[mask].double()
-    return torch.stack([mask.sum().double(), r.sum(), (r * r).sum(), e.sum(), (e * e).sum()])
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float | None:
+    """1 - Var(returns - values) / Var(returns) over counted tokens, population variances; None if returns are constant.
 
-
-def explained_variance(sums: Tensor) -> float | None:
-    """1 - Var(returns - values) / Var(returns), population variances; None where the returns do not vary."""
-    n, r, rr, e, ee = sums.tolist()
-    if n == 0:
+    >>> on = torch.tensor([[True, True]])
+    >>> explained_variance(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 3.0]]), on)
+    0.0
+    """
+    if not bool(mask.any()):
         return None
-    of_returns = rr / n - (r / n) ** 2
-    of_errors = ee / n - (e / n) ** 2
-    return None if of_returns <= 1e-12 else 1.0 - of_errors / of_returns
+    wanted, missed = returns[mask].double(), (returns - values)[mask].double()
+    spread = float(wanted.var(correction=0))
+    return None if spread <= 1e-12 else 1.0 - float(missed.var(correction=0)) / spread

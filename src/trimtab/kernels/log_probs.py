@@ -31,12 +31,13 @@ def token_log_probs(
         temperature: above 0, divides the logits, so the figures are those of the sampling distribution.
         entropy_with_gradient: False gives the entropy as a figure only.
     Returns:
-        log-probs and entropy, [n] float32 nats. Where the logits exceed `CHUNK_ELEMENTS` they are computed in chunks
+        log-probs and entropy, [n] nats, at least float32. Where the logits exceed `CHUNK_ELEMENTS` they are computed in chunks
         and again in the backward pass.
     """
 
     def one_chunk(states: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(states).float() / temperature
+        logits = head(states)
+        logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
         every = torch.log_softmax(logits, dim=-1)
         picked = every.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
         source = every if entropy_with_gradient else every.detach()

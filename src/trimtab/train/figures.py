@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trimtab.algorithms.math import explained_variance, explained_variance_sums
+from trimtab.algorithms.math import explained_variance
 from trimtab.types import Advantages, Batch, Frozen
 
 
@@ -98,7 +98,7 @@ def of_frozen(batch: Batch, frozen: Frozen, advantages: Advantages) -> dict[str,
     found["advantage/mean"] = float(values.mean())
     found["advantage/std"] = float(values.std(correction=0))
     if frozen.old_values is not None and advantages.returns is not None:
-        explained = explained_variance(explained_variance_sums(frozen.old_values, advantages.returns, mask))
+        explained = explained_variance(frozen.old_values, advantages.returns, mask)
         if explained is not None:
             found["explained_variance"] = explained
     return found
