@@ -192,7 +192,7 @@ def run_policy(inputs, p):
     }
     shares = algorithm.metrics(batch, frozen, advantages, policy, config)
     golden = {"clip_fraction/low": "clip_low", "clip_fraction/high": "clip_high", "clip_fraction/dual": "clip_dual"}
-    found["metrics"] = {golden[n]: float(s.total / s.count.clamp_min(1)) for n, s in shares.items()}
+    found["metrics"] = {golden[n]: float(s.total) / max(float(s.count), 1.0) for n, s in shares.items()}
     return found
 
 

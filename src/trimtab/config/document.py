@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +57,13 @@ def _merged(base: Any, over: Any) -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{k: _merged(base.get(k), v) for k, v in over.items()}}
     return over
+
+
+def copied(values: Any) -> Any:
+    """Mappings and lists anew, what is in them as it is."""
+    if isinstance(values, Mapping):
+        return {k: copied(v) for k, v in values.items()}
+    return [copied(v) for v in values] if isinstance(values, list) else values
 
 
 def _at(values: Any, key: Key) -> Any:
@@ -125,7 +131,7 @@ def read(path: str | Path) -> Document:
 
 def from_mapping(values: Mapping[str, Any], place: str = "config") -> Document:
     """A document from a dict."""
-    document = Document(values=deepcopy(dict(values)), chain=(place,))
+    document = Document(values=copied(values), chain=(place,))
     document.places[()] = place
     return document
 

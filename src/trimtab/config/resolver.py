@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from trimtab import algorithms
 from trimtab.algorithms.base import Algorithm
 from trimtab.config import sections
-from trimtab.config.document import Document, Key
+from trimtab.config.document import Document, Key, copied
 from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
 from trimtab.errors import ConfigError, Finding, UserError
@@ -33,7 +33,7 @@ class Resolver:
             self.document.put(key, value, place)
         algorithm = self._algorithm()
         self._lay_algorithm_overrides(algorithm)
-        requested = _copy(self.document.values)
+        requested = copied(self.document.values)
         owners = sections.owners(algorithm)
         self._check_keys(algorithm, owners)
         self._spread_clip_ratio(algorithm)
@@ -115,7 +115,7 @@ class Resolver:
     def _provisional_need(self, algorithm: Algorithm) -> Need:
         """What the algorithm needs as it is asked for; by its defaults if that cannot be told yet."""
         try:
-            probe = Resolver(Document(values=_copy(self.document.values)), [])
+            probe = Resolver(Document(values=copied(self.document.values)), [])
             probe._spread_clip_ratio(algorithm)
             records = {o.name: probe._record(o, check_unknown=False) for o in sections.of_algorithm(algorithm)}
             if not probe.findings:
@@ -175,15 +175,16 @@ class Resolver:
     def _fault(self, prefix: Key, fault: Any, record: type[Any]) -> None:
         branches = {part for part in fault["loc"] if part in _BRANCHES}
         is_schedule = isinstance(fault["input"], dict)
-        if (branches - {"Schedule"} and is_schedule) or (fault["loc"][-1] == "Schedule" and not is_schedule):
+        if (branches - {"Schedule"} and is_schedule) or (fault["loc"][-1:] == ("Schedule",) and not is_schedule):
             return  # the other branch of `number or schedule` says it
         inside = [part for part in fault["loc"] if part not in _BRANCHES]
         key = (*prefix, *_known_path(inside))
         if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             self._unknown(key, _SCHEDULE_KEYS if "Schedule" in branches else _names_at(record, inside[:-1]))
             return
-        what = f"{_dotted(key)}: {fault['input']!r}"
-        finding = Finding(place=self.document.place(key), what=what, hint=_expected(fault))
+        is_missing = fault["type"] == "missing"
+        what = _dotted(key) + (" is missing" if is_missing else f": {fault['input']!r}")
+        finding = Finding(place=self.document.place(key), what=what, hint="" if is_missing else _expected(fault))
         if finding not in self.findings:
             self.findings.append(finding)
 
@@ -300,12 +301,6 @@ def _keys_read(owners: list[Owner], need: Need, *, has_clip: bool) -> dict[str, 
     return read
 
 
-def _copy(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {k: _copy(v) for k, v in values.items()}
-    return [_copy(v) for v in values] if isinstance(values, list) else values
-
-
 def _dotted(key: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in key)
 
@@ -386,7 +381,6 @@ _EXPECTED = {
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
     "string_type": "expected text",
-    "missing": "is missing",
     "dataclass_type": "expected keys and values",
     "mapping_type": "expected keys and values",
 }

@@ -203,7 +203,9 @@ def _is_manifest(found: Any) -> bool:
     if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):
         return False
     files = found.get("files")
-    return isinstance(files, dict) and all(isinstance(f, dict) and {"bytes", "sha256"} <= f.keys() for f in files.values())
+    return isinstance(files, dict) and all(
+        isinstance(f, dict) and {"bytes", "sha256"} <= f.keys() for f in files.values()
+    )
 
 
 def sha256(path: Path) -> str:
