@@ -1,4 +1,4 @@
-"""Every metric: its name in files and trackers, unit and help. Exporters, dashboards, alerts and docs are made from it."""
+"""Every metric: name, unit and help. Exporters, dashboards, alerts and docs are made from this table."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ time/freeze                  | seconds | passes without gradient (old, reference
 time/forward                 | seconds | forward passes with gradient
 time/backward                | seconds | backward passes
 time/optimizer               | seconds | clipping and optimiser
+time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
 time/checkpoint              | seconds | saving

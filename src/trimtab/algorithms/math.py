@@ -355,8 +355,8 @@ def group_advantages(
     else:
         advantages = work
     if scale_by == "group":
-        has_spread = deviation > tolerance * mean.abs().clamp_min(1)
-        advantages = torch.where(has_spread, advantages / (deviation + epsilon), work.new_zeros(()))
+        is_flat = deviation <= tolerance * mean.abs().clamp_min(1)  # False for NaN, which must not pass as "no spread"
+        advantages = torch.where(is_flat, work.new_zeros(()), advantages / (deviation + epsilon))
     elif scale_by == "batch":
         scored = work[on]
         spread = scored.std(correction=ddof) if len(scored) > ddof else work.new_zeros(())

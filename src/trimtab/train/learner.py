@@ -120,7 +120,9 @@ class Learner:
         self.step = number
         self.applied_steps += applied > 0
         tally.add("updates/count", applied)
+        began = time.perf_counter()
         probe = self._probe(step) if applied else {}
+        tally.since("probe", began)
         tally.since("step", started)
         return self._report(step, tally, {**probe, "learning_rate": self.optimizer.base_rates["policy"] * factor})
 

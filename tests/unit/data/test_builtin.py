@@ -47,6 +47,6 @@ def test_the_teacher_is_always_right_without_a_carry_and_forgets_six_carries_in_
     assert forgotten / carries == pytest.approx(builtin.FORGOTTEN, abs=0.05)
 
 
-def test_the_teacher_is_right_on_about_four_sums_in_ten(parts):
+def test_the_teacher_is_right_on_almost_half_of_the_sums(parts):
     right = sum(row["completion"] == row["answer"] for row in parts[False])
-    assert right / len(parts[False]) == pytest.approx(0.4, abs=0.06)
+    assert right / len(parts[False]) == pytest.approx(0.47, abs=0.02)
