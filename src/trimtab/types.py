@@ -311,7 +311,7 @@ class StepReport:
 
     step: int
     metrics: Mapping[str, float]
-    """By the names of `catalogue.METRICS`; a figure that could not be formed is absent, never NaN."""
+    """By the names of `catalogue.METRICS`; a figure that is not finite is absent."""
     prompt_ids: tuple[int, ...] = ()
     completion_hashes: tuple[str, ...] = ()
     weights_sum: str = ""

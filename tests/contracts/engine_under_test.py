@@ -2,9 +2,9 @@
 
 import torch
 
+from trimtab.data import collate
 from trimtab.models import policy as policies
 from trimtab.models.roles import InProcessModels
-from trimtab.data import collate
 from trimtab.rollout.in_process import InProcessEngine
 from trimtab.rollout.settings import Sampling
 from trimtab.types import Need, Prompt, Scored

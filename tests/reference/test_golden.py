@@ -224,9 +224,7 @@ def run_ppo_total(inputs, p):
 def run_logits(inputs, p):
     logits, labels = inputs["logits"], torch.tensor(inputs.raw["label_ids"])
     flat, targets = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    found, _ = token_log_probs(
-        flat, lambda x: x, targets, vocabulary=flat.shape[-1], temperature=p["temperature"]
-    )
+    found, _ = token_log_probs(flat, lambda x: x, targets, vocabulary=flat.shape[-1], temperature=p["temperature"])
     source = leaf(flat)
     _, entropy = token_log_probs(
         source, lambda x: x, targets, vocabulary=flat.shape[-1], temperature=1.0, entropy_with_gradient=True

@@ -76,7 +76,8 @@ def complain(error: Exception) -> int:
             print(f"error: {line}", file=sys.stderr)
         return error.exit_code
     if hasattr(error, "format_message"):
-        print(f"error: {error.format_message()}", file=sys.stderr)
+        if message := error.format_message():  # it is empty where the help was shown instead
+            print(f"error: {message}", file=sys.stderr)
         return 2
     with tempfile.NamedTemporaryFile("w", prefix="trimtab-", suffix=".txt", delete=False) as file:
         traceback.print_exception(error, file=file)

@@ -383,6 +383,7 @@ _EXPECTED = {
     "string_type": "expected text",
     "dataclass_type": "expected keys and values",
     "mapping_type": "expected keys and values",
+    "dict_type": "expected keys and values",
 }
 
 

@@ -28,6 +28,8 @@ SHOWN_CHARACTERS = 500
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 
 Metrics = Mapping[str, float]
+UNSAID = frozenset({"saved"})
+"""Events of everyday work: they stand in the journal and would only push the figures off the screen."""
 
 
 class LiveView:
@@ -64,7 +66,8 @@ class LiveView:
             self._take_step(report)
             if not self._is_terminal and self._is_due(report.step):
                 self._print_step()
-        if evaluation:
+        is_new = not self._evaluations or self._evaluations[-1][0] != report.step
+        if evaluation and is_new:
             self._evaluations = [*self._evaluations[:1], (report.step, evaluation)]
             if not self._is_terminal:
                 figures = "  ".join(f"{k} {short(v)}" for k, v in evaluation.items())
@@ -74,6 +77,8 @@ class LiveView:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Print something that is not a step, on a line of its own (above the panel)."""
+        if kind in UNSAID:
+            return
         said = "  ".join(f"{k} {short(v) if isinstance(v, float) else v}" for k, v in facts.items())
         self._print(f"event  {kind}  {said}".rstrip())
 

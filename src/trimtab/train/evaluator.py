@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from trimtab.ports import Models
@@ -44,5 +46,7 @@ class DemonstrationEvaluator:
                 ]
                 sums += torch.stack([f.cpu() for f in found])
         loss, tokens, rows_seen = self.ranks.sum(sums).tolist()
-        metrics = {"eval/loss/nll": loss / max(tokens, 1.0), "eval/count": rows_seen}
+        metrics = {"eval/count": rows_seen}
+        if math.isfinite(loss):
+            metrics["eval/loss/nll"] = loss / max(tokens, 1.0)
         return StepReport(step=step, metrics=metrics, phase="eval")

@@ -7,6 +7,7 @@ whose losses simply add up, one sum over ranks, one optimiser step. So neither m
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -279,7 +280,7 @@ class Learner:
         metrics["throughput/train_tokens_per_second"] = trained / max(seconds, 1e-9)
         return StepReport(
             step=step.number,
-            metrics={name: value for name, value in metrics.items() if value == value},
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             prompt_ids=tuple(step.batch.prompt_ids.tolist()),
             completion_hashes=_completion_hashes(step.batch),
             weights_sum=self.models.weights_sum(),

@@ -1,6 +1,5 @@
 """One pass from a file and the command line to a checked configuration."""
 
-import difflib
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab import algorithms, config
-from trimtab.config import sections
+from trimtab.config import document, sections
 from trimtab.errors import ConfigError
 from trimtab.types import Schedule
 
 GRPO = "algorithm: grpo\nrewards: [exact_match]\n"
 PPO = "algorithm: ppo\nrewards: [exact_match]\n"
-EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/**/*.yaml"))
+EXAMPLES = [
+    path
+    for path in sorted(Path(__file__).parents[3].glob("examples/**/*.yaml"))
+    if "algorithm" in document.read(path).values
+]
+"""The whole ones; the others are bases to extend."""
 GUIDE = """\
 algorithm: ppo_like
 
@@ -173,7 +177,10 @@ rewards:
             "kl: {coef: {schedule: cubic, from: 1, to: 0, steps: 3}}\n",
             "a.yaml:3: kl.coef.schedule: 'cubic'; expected 'linear', 'cosine' or 'constant'",
         ),
-        ("kl: {coef: {schedule: linear, from: x, to: 0, steps: 3}}\n", "a.yaml:3: kl.coef.from: 'x'; expected a number"),
+        (
+            "kl: {coef: {schedule: linear, from: x, to: 0, steps: 3}}\n",
+            "a.yaml:3: kl.coef.from: 'x'; expected a number",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(faults, text, message):
@@ -254,7 +261,12 @@ def test_a_dict_is_read_like_a_file_and_left_as_it_was():
     found = config.from_mapping(values, ["train.max_steps=3"])
     assert found.algorithm_config.policy.clip_high == 0.3
     assert found.train.max_steps == 3
-    assert values == {"algorithm": "grpo", "rewards": ["exact_match"], "policy": {"clip_ratio": 0.3}, "value": {"coef": 1}}
+    assert values == {
+        "algorithm": "grpo",
+        "rewards": ["exact_match"],
+        "policy": {"clip_ratio": 0.3},
+        "value": {"coef": 1},
+    }
 
 
 # -------------------------------------------------------------------------------------- keys that a run does not read
@@ -399,12 +411,10 @@ def test_the_guide_s_example_is_valid_under_every_algorithm(load, algorithm, unu
 
 
 # ----------------------------------------------------------------------------------------------------------- resolved
-@pytest.mark.parametrize("extra", ["", "kl: {coef: {schedule: cosine, from: 0.1, to: 0.0, steps: 5}}\n"])
+@pytest.mark.parametrize("coef", ["0.02", "{schedule: cosine, from: 0.1, to: 0.0, steps: 5}"])
 @pytest.mark.parametrize("algorithm", list(algorithms.MODULES))
-def test_the_resolved_configuration_survives_a_round_trip_through_yaml(load, folder, algorithm, extra):
-    first = load(GUIDE + (extra if extra and False else ""), f"algorithm={algorithm}")
-    if extra and algorithm != "sft":
-        first = load(GUIDE, f"algorithm={algorithm}", "kl.coef=" + extra[len("kl: {coef: ") : -2])
+def test_the_resolved_configuration_survives_a_round_trip_through_yaml(load, folder, algorithm, coef):
+    first = load(GUIDE.replace("0.02", coef), f"algorithm={algorithm}")
     (folder / "again.yaml").write_text(yaml.safe_dump(dict(first.resolved), sort_keys=False))
     second = config.load(folder / "again.yaml")
     assert second.resolved == first.resolved
@@ -440,8 +450,9 @@ def test_differences_are_dotted_and_say_both_values():
 
 
 @pytest.mark.parametrize(("key", "allowed"), [
-    ("train.max_steps", True), ("eval.every", True), ("eval", True), ("checkpoint.keep", True), ("guard.probe_tokens", True),
-    ("observe.samples.every", True), ("train.seed", False), ("train.max_steps_", False), ("evaluation", False), ("algorithm", False),
+    ("train.max_steps", True), ("eval.every", True), ("eval", True), ("checkpoint.keep", True),
+    ("guard.probe_tokens", True), ("observe.samples.every", True),
+    ("train.seed", False), ("train.max_steps_", False), ("evaluation", False), ("algorithm", False),
 ])  # fmt: skip
 def test_a_continued_run_may_change_only_its_limits(key, allowed):
     assert config.may_change(key) is allowed
@@ -455,6 +466,11 @@ def leaves(values, prefix=()):
             yield from leaves(value, (*prefix, name))
 
 
+def misspelt(word):
+    """The last two letters changed about; in a short word, or one that would stay the same, a letter twice."""
+    return word + word[-1] if len(word) < 4 or word[-1] == word[-2] else word[:-2] + word[-1] + word[-2]
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_a_shipped_configuration_is_valid_and_reads_all_of_its_keys(path):
     assert config.load(path).unused == ()
@@ -462,18 +478,17 @@ def test_a_shipped_configuration_is_valid_and_reads_all_of_its_keys(path):
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_any_key_of_a_shipped_configuration_misspelt_once_is_refused_with_the_right_one(path):
-    text = path.read_text()
-    for key in leaves(yaml.safe_load(text)):
+    whole = document.read(path).values
+    for key in leaves(whole):
         if key == ("algorithm",):
             continue
-        values = yaml.safe_load(text)
+        values = document.copied(whole)
         inner = values
         for part in key[:-1]:
             inner = inner[part]
-        wrong = key[-1][:-2] + key[-1][-1] + key[-1][-2] if key[-1][-1] != key[-1][-2] else key[-1] + "s"
+        wrong = misspelt(key[-1])
         inner[wrong] = inner.pop(key[-1])
         with pytest.raises(ConfigError) as error:
             config.from_mapping(values)
         dotted = ".".join((*key[:-1], wrong))
-        first = next(str(f) for f in error.value.findings if f"unknown key `{dotted}`" in str(f))
-        assert f"did you mean `{key[-1]}`?" in first, (first, difflib.SequenceMatcher(None, wrong, key[-1]).ratio())
+        assert f"unknown key `{dotted}`; did you mean `{key[-1]}`?" in str(error.value)

@@ -52,7 +52,9 @@ def test_completions_of_one_draw_are_a_group_and_every_row_has_its_own_name():
 
 
 def test_a_part_that_a_reward_function_left_out_is_nan_and_the_reward_of_an_unscored_row_is_zero():
-    batch = collate.of_rollouts([scored(0, 0, 0, (5,), (8,), parts=(1.0, None)), scored(0, 0, 1, (5,), (8,), parts=(None, None))])
+    batch = collate.of_rollouts(
+        [scored(0, 0, 0, (5,), (8,), parts=(1.0, None)), scored(0, 0, 1, (5,), (8,), parts=(None, None))]
+    )
     assert batch.reward_parts[0, 0] == 1.0
     assert [math.isnan(value) for value in batch.reward_parts.flatten()] == [False, True, True, True]
     assert batch.is_scored.tolist() == [True, False]

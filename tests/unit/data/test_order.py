@@ -27,7 +27,9 @@ def test_the_batch_size_does_not_change_the_order(count, sizes, others):
     assert first[:total] == second[:total]
 
 
-@pytest.mark.parametrize("drawn", [0, 3, 10, 13, 20], ids="start mid-epoch boundary second-epoch second-boundary".split())
+@pytest.mark.parametrize(
+    "drawn", [0, 3, 10, 13, 20], ids=["start", "mid-epoch", "boundary", "second-epoch", "second-boundary"]
+)
 def test_a_restored_order_goes_on_where_the_saved_one_was(drawn):
     order = Order(10, seed=5, shuffle=True)
     order.take(drawn)

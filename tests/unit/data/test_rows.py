@@ -112,12 +112,12 @@ def test_a_directory_is_refused(tmp_path):
 
 def test_a_path_through_a_file_is_refused(tmp_path):
     (tmp_path / "a").write_bytes(GOOD)
-    with pytest.raises(DataError, match="a/b.jsonl: cannot be read: Not a directory"):
+    with pytest.raises(DataError, match=r"a/b\.jsonl: cannot be read: Not a directory"):
         rows.read(str(tmp_path / "a" / "b.jsonl"), {}, ("prompt",))
 
 
 def test_an_unknown_builtin_task_names_those_that_there_are():
-    with pytest.raises(DataError, match="builtin:multiplication: no built-in task has that name.*builtin:addition"):
+    with pytest.raises(DataError, match=r"builtin:multiplication: no built-in task has that name.*builtin:addition"):
         rows.read("builtin:multiplication", {}, ("prompt",))
 
 
@@ -203,15 +203,20 @@ def test_whatever_json_writes_is_read_back(file, made):
     assert [row.values for row in read(file, "\n".join(lines).encode())] == wanted
 
 
+def rows_or_findings(file, data):
+    """What a file gives, one of the two empty. Any error but a `DataError` goes through."""
+    try:
+        return read(file, data), []
+    except DataError as error:
+        return [], error.findings
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_data_error(file, data):
-    try:
-        found = read(file, data)
-    except DataError as error:
-        assert 1 <= len(error.findings) <= rows.MAX_FINDINGS
-    else:
-        assert all(isinstance(row.values["prompt"], str) for row in found)
+    good, bad = rows_or_findings(file, data)
+    assert len(good) >= 1 or 1 <= len(bad) <= rows.MAX_FINDINGS
+    assert all(isinstance(row.values["prompt"], str) for row in good)
 
 
 @settings(max_examples=200, deadline=None)
@@ -220,9 +225,6 @@ def test_no_mutation_of_a_good_file_raises_anything_but_a_data_error(file, chang
     data = GOOD * 3
     for place, piece in changes:
         data = data[:place] + piece + data[place + len(piece) :]
-    try:
-        found = read(file, data)
-    except DataError as error:
-        assert all(finding.place.startswith(str(file)) for finding in error.findings)
-    else:
-        assert all(isinstance(row.values["prompt"], str) for row in found)
+    good, bad = rows_or_findings(file, data)
+    assert all(finding.place.startswith(f"{file}:") for finding in bad)
+    assert all(isinstance(row.values["prompt"], str) for row in good)

@@ -103,8 +103,8 @@ def test_every_evaluation_is_printed_and_counts_as_no_step():
 
 def test_events_are_single_lines_without_control_characters():
     view, file = plain(10)
-    view.event("saved", step=5, path="runs/[bold]x[/bold]", note="a\nb\x1b[2J")
-    assert file.getvalue() == "event  saved  step 5  path runs/[bold]x[/bold]  note a↵b\\x1b[2J\n"
+    view.event("resumed", step=5, path="runs/[bold]x[/bold]", note="a\nb\x1b[2J")
+    assert file.getvalue() == "event  resumed  step 5  path runs/[bold]x[/bold]  note a↵b\\x1b[2J\n"
 
 
 def test_a_console_without_unicode_gets_what_it_can_show():
@@ -148,11 +148,11 @@ def test_the_completion_in_the_panel_is_text_and_nothing_else(terminal):
 def test_events_stand_above_the_panel(terminal):
     view, file = terminal
     view.record(step(1))
-    view.event("saved", step=1, path="runs/[x]")
+    view.event("resumed", step=1, path="runs/[x]")
     view.close()
     text = without_codes(file.getvalue())
-    assert "event  saved  step 1  path runs/[x]" in text
-    assert text.rindex("event  saved") < text.rindex("step 1/100")
+    assert "event  resumed  step 1  path runs/[x]" in text
+    assert text.rindex("event  resumed") < text.rindex("step 1/100")
 
 
 def test_the_panel_is_not_redrawn_for_every_step(terminal):

@@ -188,7 +188,9 @@ def test_a_report_names_the_prompts_and_hashes_every_completion():
     changed = batch.tokens.clone()
     changed[0, int(batch.prompt_lengths[0])] += 1
     other = learning.learner().update(replace(batch, tokens=changed))
-    assert [a != b for a, b in zip(report.completion_hashes, other.completion_hashes, strict=True)] == [True] + [False] * 11
+    assert [a != b for a, b in zip(report.completion_hashes, other.completion_hashes, strict=True)] == [True] + [
+        False
+    ] * 11
 
 
 def test_every_metric_of_a_report_is_in_the_catalogue():

@@ -1,0 +1,192 @@
+"""A run that was interrupted goes on as if it had not been."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runs import small
+from trimtab import config as configs
+from trimtab.errors import ConfigError, GuardError, Preempted, StorageError
+from trimtab.train import loop
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_after(monkeypatch, step):
+    """Raise behind the save of a step, as a process that dies there would end."""
+    save = loop._save
+
+    def saved(run, report, *, last):
+        save(run, report, last=last)
+        if report.step == step:
+            raise Interrupted
+
+    monkeypatch.setattr(loop, "_save", saved)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "sft"])
+def test_a_continued_run_is_the_uninterrupted_one_to_the_last_bit(tmp_path, monkeypatch, algorithm):
+    path = small.write(tmp_path, algorithm, steps=4)
+    whole = small.train(path, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(Interrupted):
+            small.train(path, tmp_path / "cut")
+    cut = small.train(path, tmp_path / "cut")
+    assert small.evidence(cut) == small.evidence(whole)
+    assert [s["step"] for s in small.steps(cut)] == [1, 2, 3, 4]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
+    path = small.write(tmp_path, steps=2)
+    first = small.evidence(small.train(path, tmp_path / "a"))
+    assert first == small.evidence(small.train(path, tmp_path / "b"))
+    assert first != small.evidence(small.train(path, tmp_path / "c", "train.seed=1"))
+
+
+def test_a_finished_run_says_so_and_goes_on_when_it_is_given_more_steps(tmp_path, capsys):
+    path = small.write(tmp_path, steps=2)
+    directory = small.train(path, tmp_path / "run")
+    before = small.evidence(directory)
+    small.train(path, tmp_path / "run")
+    assert "already finished" in capsys.readouterr().out
+    assert small.evidence(directory) == before
+    small.train(path, tmp_path / "run", "train.max_steps=3")
+    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3]
+    assert len(directory.config_versions()) == 2
+
+
+def test_a_run_is_not_continued_with_another_configuration(tmp_path):
+    path = small.write(tmp_path, steps=1)
+    small.train(path, tmp_path / "run")
+    with pytest.raises(ConfigError) as caught:
+        small.train(path, tmp_path / "run", "optim.learning_rate=1e-4")
+    assert "optim.learning_rate: the run has 0.001, asked for is 0.0001" in str(caught.value)
+    assert "--fresh" in str(caught.value)
+
+
+def test_fresh_keeps_the_old_run_under_another_name(tmp_path):
+    path = small.write(tmp_path, steps=1)
+    small.train(path, tmp_path / "run")
+    small.train(path, tmp_path / "run", "optim.learning_rate=1e-4", fresh=True)
+    assert (tmp_path / "run.old-1" / "run.json").is_file()
+    assert configs.load(path).train.max_steps == 1
+
+
+def test_the_layout_of_a_run_directory(tmp_path):
+    directory = small.train(small.write(tmp_path, "ppo", steps=2), tmp_path / "run")
+    there = {str(p.relative_to(directory.root)) for p in directory.root.rglob("*") if p.is_file()}
+    for name in (
+        "run.json",
+        "config/0001.yaml",
+        "journal.jsonl",
+        "report.html",
+        "report.png",
+        "samples/eval-0000000.jsonl",
+        "checkpoints/0/manifest.json",
+        "checkpoints/2/manifest.json",
+        "checkpoints/2/state.json",
+        "checkpoints/2/optimizer.safetensors",
+        "checkpoints/2/policy/model.safetensors",
+        "checkpoints/2/policy/config.json",
+        "checkpoints/2/policy/tokenizer.json",
+        "checkpoints/2/value/model.safetensors",
+        "final/model.safetensors",
+        "final/config.json",
+        "final/tokenizer.json",
+        "final/README.md",
+    ):
+        assert name in there, name
+    assert not directory.failure.exists()
+    assert not [n for n in there if n.endswith((".pt", ".bin", ".pkl"))]
+    assert directory.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_final_loads_with_transformers_and_is_the_best_checkpoint(tmp_path):
+    import torch
+    import transformers
+
+    directory = small.train(small.write(tmp_path, steps=2), tmp_path / "run")
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory.final)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory.final)
+    assert tokenizer.decode(tokenizer("47+35=").input_ids) == "47+35="
+    best = directory.facts()["final_step"]
+    kept = transformers.AutoModelForCausalLM.from_pretrained(directory.checkpoints / str(best) / "policy")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, dict(kept.named_parameters())[name])
+
+
+def test_one_flipped_bit_is_found_and_the_checkpoint_before_is_used(tmp_path, capsys, monkeypatch):
+    path = small.write(tmp_path, steps=4)
+    whole = small.evidence(small.train(path, tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3)
+        with pytest.raises(Interrupted):
+            small.train(path, tmp_path / "run")
+    file = tmp_path / "run" / "checkpoints" / "3" / "optimizer.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 1
+    file.write_bytes(data)
+    directory = small.train(path, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "checkpoint 3 is not used" in said
+    assert "optimizer.safetensors has SHA-256" in said
+    assert small.evidence(directory) == whole
+
+
+def test_without_a_good_checkpoint_nothing_starts_from_scratch(tmp_path):
+    path = small.write(tmp_path, steps=1)
+    directory = small.train(path, tmp_path / "run")
+    for manifest in directory.checkpoints.glob("*/manifest.json"):
+        manifest.unlink()
+    with pytest.raises(StorageError, match="none of 2 checkpoints is good"):
+        small.train(path, tmp_path / "run", "train.max_steps=2")
+    assert small.failure(directory)["code"] == 4
+
+
+def test_three_steps_without_a_finite_gradient_end_the_run_with_its_weights_unharmed(tmp_path):
+    path = small.write(tmp_path, steps=6)
+    with pytest.raises(GuardError, match="3 times in a row") as caught:
+        small.train(path, tmp_path / "run", "optim.learning_rate=1e30")
+    assert caught.value.exit_code == 3
+    written = small.failure(small.RunDirectory(tmp_path / "run"))
+    assert written["code"] == 3
+    assert "learning_rate" in written["cause"]
+    assert written["what_to_do"]
+
+
+def test_an_early_stop_is_a_completed_run(tmp_path):
+    path = small.write(tmp_path, steps=9)
+    words = ["optim.learning_rate=0", "eval.every=1", "eval.early_stop.patience=2"]
+    directory = small.train(path, tmp_path / "run", *words)
+    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3]
+    assert directory.facts()["outcome"] == "stopped early"
+    small.train(path, tmp_path / "run", *words)
+    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3]
+
+
+def test_sigterm_saves_and_ends_with_75_and_the_same_command_goes_on(tmp_path):
+    path = small.write(tmp_path, steps=500)
+    command = [sys.executable, "-m", "trimtab", "train", str(path), "--run-dir", str(tmp_path / "run")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step"):
+                process.send_signal(signal.SIGTERM)
+                break
+        process.stdout.read()
+    assert process.returncode == 75
+    directory = small.RunDirectory(tmp_path / "run")
+    assert small.failure(directory)["code"] == Preempted.exit_code == 75
+    last = small.steps(directory)[-1]["step"]
+    assert (Path(directory.checkpoints) / str(last) / "manifest.json").is_file()
+    small.train(path, tmp_path / "run", f"train.max_steps={last + 1}")
+    assert small.steps(directory)[-1]["step"] == last + 1

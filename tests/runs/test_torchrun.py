@@ -1,0 +1,65 @@
+"""Two processes make the steps of one: the same prompts, once each, the same losses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trimtab import config as configs
+from trimtab.cli.train import train_in
+from trimtab.store import journal
+from trimtab.store.run_directory import RunDirectory
+
+CONFIG = """
+algorithm: {algorithm}
+policy: {{model: builtin:tiny, clip_ratio: 0.2, entropy_coef: 0.01}}
+kl: {{coef: 0.05}}
+data: {{train: builtin:addition, validation: builtin:addition}}
+rewards: [{{name: length, options: {{max_tokens: 3}}}}]
+sampling: {{group_size: 4, max_length: 14}}
+optim: {{learning_rate: 3e-4}}
+train: {{max_steps: 3, prompts_per_step: 5, minibatches: 2, micro_batch_tokens: 200}}
+eval: {{every: 3, prompts: 7}}
+"""
+ALGORITHMS = ("grpo", "ppo")
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The journals and facts of both algorithms, trained under one torchrun with two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ALGORITHMS:
+        (folder / f"{name}.yaml").write_text(CONFIG.format(algorithm=name))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(Path(__file__).with_name("two_ranks.py")), *(str(folder / f"{name}.yaml") for name in ALGORITHMS)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {
+        name: (journal.read(folder / name / "journal.jsonl"), json.loads((folder / name / "run.json").read_text()))
+        for name in ALGORITHMS
+    }
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_two_gloo_processes_make_the_steps_of_one(tmp_path, two_processes, algorithm):
+    config = tmp_path / "one.yaml"
+    config.write_text(CONFIG.format(algorithm=algorithm))
+    train_in(configs.load(config), RunDirectory(tmp_path / "one"), fresh=False)
+    one, (two, facts) = journal.read(tmp_path / "one" / "journal.jsonl"), two_processes[algorithm]
+    assert facts["ranks"] == 2
+    assert len(one.steps()) == len(two.steps()) == 3
+    for a, b in zip(one.steps(), two.steps(), strict=True):
+        assert sorted(a["prompt_ids"]) == sorted(b["prompt_ids"])
+        assert sorted(a["completions"]) == sorted(b["completions"])
+        for name in [n for n in a["metrics"] if n.startswith(("loss/", "grad_norm/", "entropy", "kl/"))]:
+            assert b["metrics"][name] == pytest.approx(a["metrics"][name], abs=1e-5), f"step {a['step']} {name}"
+        assert b["metrics"]["reward/mean"] == pytest.approx(a["metrics"]["reward/mean"], abs=1e-6)
+        assert b["metrics"]["updates/count"] == 2
+    assert {"loss/policy", "loss/entropy", "loss/kl", "loss/total"} <= set(one.steps()[0]["metrics"])
+    ids = [i for step in two.steps() for i in step["prompt_ids"]]
+    assert all(ids.count(i) == 4 for i in ids), "a prompt was used twice or left out"
+    assert two.evaluations()[-1]["metrics"]["eval/count"] == 7

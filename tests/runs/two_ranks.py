@@ -1,0 +1,13 @@
+"""Started by torchrun: trains each configuration it is given, in its own directory."""
+
+import sys
+from pathlib import Path
+
+from trimtab import config as configs
+from trimtab.cli.train import train_in
+from trimtab.cluster.torchrun import joined
+from trimtab.store.run_directory import RunDirectory
+
+with joined():
+    for path in map(Path, sys.argv[1:]):
+        train_in(configs.load(path), RunDirectory(path.with_suffix("")), fresh=False)

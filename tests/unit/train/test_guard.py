@@ -1,0 +1,94 @@
+"""When a run ends before its last step."""
+
+import json
+
+import pytest
+
+from trimtab.train.guard import StepGuard
+from trimtab.types import StepReport
+
+BAD = {"updates/non_finite": 2.0, "updates/count": 0.0}
+PARTLY = {"updates/non_finite": 1.0, "updates/count": 1.0}
+GOOD = {"updates/non_finite": 0.0, "updates/count": 2.0}
+EMPTY = {"updates/non_finite": 0.0, "updates/count": 0.0}
+
+
+def guard(metric="eval/reward/mean", patience=2):
+    return StepGuard(metric=metric, patience=patience)
+
+
+def actions(judge, *metrics):
+    return [judge.judge(StepReport(step=step, metrics=m)).action for step, m in enumerate(metrics, 1)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([BAD, BAD, BAD], ["continue", "continue", "stop"]),
+        ([BAD, BAD, GOOD, BAD, BAD], ["continue"] * 5),
+        ([BAD, BAD, PARTLY, BAD, BAD, BAD], ["continue"] * 5 + ["stop"]),
+        ([PARTLY] * 5, ["continue"] * 5),
+        ([EMPTY] * 5, ["continue"] * 5),
+        ([{}] * 5, ["continue"] * 5),
+    ],
+)
+def test_three_steps_in_a_row_without_one_finite_update_stop_the_run(steps, expected):
+    assert actions(guard(), *steps) == expected
+
+
+def test_a_stop_says_which_weights_are_left_and_what_to_do():
+    judge = guard()
+    for step in (8, 9):
+        judge.judge(StepReport(step=step, metrics=BAD))
+    verdict = judge.judge(StepReport(step=10, metrics=BAD))
+    assert (verdict.stops, verdict.finishes, verdict.ends) == (True, False, True)
+    assert "the weights are those of step 7" in verdict.reason
+    assert "optim.learning_rate" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "expected"),
+    [
+        ("eval/reward/mean", [0.1, 0.2, 0.2, 0.1], ["continue", "continue", "continue", "finish"]),
+        ("eval/reward/mean", [0.1, 0.0, 0.2, 0.1, 0.3], ["continue"] * 5),
+        ("eval/loss/nll", [2.0, 1.0, 1.5, 1.0], ["continue", "continue", "continue", "finish"]),
+        ("eval/loss/nll", [2.0, 1.0, 0.5, 0.4], ["continue"] * 4),
+    ],
+)
+def test_a_run_finishes_after_so_many_evaluations_without_a_better_value(metric, values, expected):
+    assert actions(guard(metric), *({metric: value} for value in values)) == expected
+
+
+def test_steps_without_an_evaluation_do_not_count():
+    assert actions(guard(), {"eval/reward/mean": 0.5}, *[GOOD] * 5, {"eval/reward/mean": 0.4}) == ["continue"] * 7
+
+
+def test_a_finish_names_the_best_value():
+    judge = guard(patience=1)
+    actions(judge, {"eval/reward/mean": 0.51234})
+    verdict = judge.judge(StepReport(step=2, metrics={"eval/reward/mean": 0.5}))
+    assert (verdict.finishes, verdict.stops, verdict.ends) == (True, False, True)
+    assert verdict.reason == "eval/reward/mean has not improved on 0.5123 for 1 evaluations"
+
+
+def test_without_patience_a_run_never_finishes_early():
+    assert actions(guard(patience=None), *[{"eval/reward/mean": 0.1}] * 20) == ["continue"] * 20
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_a_restored_guard_judges_like_the_saved_one(cut):
+    steps = [
+        {"eval/reward/mean": 0.3} | BAD,
+        BAD,
+        {"eval/reward/mean": 0.2} | GOOD,
+        BAD,
+        BAD,
+        {"eval/reward/mean": 0.1} | BAD,
+    ]
+    whole = guard()
+    expected = actions(whole, *steps)
+    first, second = guard(), guard()
+    found = actions(first, *steps[:cut])
+    second.load_state(json.loads(json.dumps(first.state())))
+    assert found + actions(second, *steps[cut:]) == expected
+    assert second.state() == whole.state()
