@@ -366,6 +366,7 @@ def _source_and_evaluator(
             prompts_per_step=config.train.prompts_per_step,
             group_size=s.group_size,
             reward_labels=scorer.labels,
+            reward_errors=lambda: scorer.errors,
             rank=ranks.rank,
             ranks=ranks.size,
         )

@@ -59,7 +59,6 @@ length/max                   | tokens  | longest completion
 length/truncated             | ratio   | share of completions cut by the length limit
 staleness                    | steps   | largest age of the weights that sampled a token of the batch
 data/epoch                   | epochs  | passes over the prompts begun
-data/dropped                 | rows    | rows left out because they were too long
 eval/reward/mean             | reward  | mean reward on the validation prompts, greedy
 eval/reward/*                | reward  | mean of one reward function on the validation prompts
 eval/length/mean             | tokens  | completions on the validation prompts
@@ -78,9 +77,7 @@ time/optimizer               | seconds | clipping and optimiser
 time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
-time/checkpoint              | seconds | saving
 memory/total                 | bytes   | resident memory of the process
-checkpoint/save_seconds      | seconds | the newest save
 """
 
 METRICS: dict[str, Metric] = {}

@@ -190,22 +190,26 @@ def _conclude(config: RunConfig, directory: RunDirectory, built: Any, *, stopped
 
 
 def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
-    """Three things to try, as commands."""
-    from trimtab.algorithms.base import Need
+    """Three things to try, as commands that can be copied."""
     from trimtab.operate import finish
+    from trimtab.types import Need
 
     run = finish.relative(directory.root)
     file = finish.relative(Path(config.chain[0])) if config.chain else "CONFIG"
+    me = sys.argv[0] if sys.argv[0].endswith("/trimtab") else "trimtab"
     if config.need & Need.DEMONSTRATIONS:
-        return [
-            f"trimtab train examples/demo/grpo.yaml policy.model={run}   # reinforcement learning from here",
-            f"trimtab status {run}                                      # what the run did",
-            "trimtab algorithms grpo                                    # formula, defaults, needs",
+        hints = [
+            (f"train examples/demo/grpo.yaml policy.model={run}", "reinforcement learning from here"),
+            (f"status {run}", "what the run did"),
+            ("algorithms grpo", "formula, needs and settings"),
         ]
-    other = "ppo" if config.algorithm.name != "ppo" else "grpo"
-    start = f" policy.model={config.policy.model}" if config.policy.model.startswith("runs") else ""
-    return [
-        f"trimtab train {file} algorithm={other}{start} --run-dir {run}-{other}   # the same task, another algorithm",
-        f"trimtab eval {run}                                      # the evaluation alone",
-        "trimtab config show " + file + "                         # every setting, resolved",
-    ]
+    else:
+        other = "ppo" if config.algorithm.name != "ppo" else "grpo"
+        start = f" policy.model={config.policy.model}" if config.policy.model != "builtin:tiny" else ""
+        hints = [
+            (f"train {file} algorithm={other}{start} --run-dir {run}-{other}", "another algorithm by one word"),
+            (f"eval {run}", "the evaluation alone"),
+            (f"config show {file}", "every setting, resolved"),
+        ]
+    width = max(len(words) for words, _ in hints)
+    return [f"{me} {words:<{width}}   # {why}" for words, why in hints]

@@ -117,7 +117,7 @@ class Resolver:
         try:
             probe = Resolver(Document(values=copied(self.document.values)), [])
             probe._spread_clip_ratio(algorithm)
-            records = {o.name: probe._record(o, check_unknown=False) for o in sections.of_algorithm(algorithm)}
+            records = {o.name: probe._record(o) for o in sections.of_algorithm(algorithm)}
             if not probe.findings:
                 return algorithm.needs(_assembled(algorithm.config(), records, "algorithm"))
         except Exception:
@@ -154,7 +154,7 @@ class Resolver:
                 self.document.put(("policy", side), value, place)
 
     # --------------------------------------------------------------------------------------------------- the records
-    def _record(self, owner: Owner, *, check_unknown: bool = True) -> Any:
+    def _record(self, owner: Owner) -> Any:
         """The owner's record with what was asked for over its defaults."""
         values = self.document.values.get(owner.section)
         given = {k: v for k, v in values.items() if k in owner.key_names()} if isinstance(values, dict) else {}

@@ -59,15 +59,6 @@ def load(name: str, *, seed: int, key: str = "policy.model") -> LoadedModel:
     return LoadedModel(model=model, tokenizer=tokenizer, eos_ids=_eos_ids(model, tokenizer))
 
 
-def load_tokenizer(name: str, *, key: str = "policy.model") -> Any:
-    """The tokenizer alone."""
-    from trimtab.models import builtin
-
-    if name == "builtin:tiny":
-        return builtin.tokenizer()
-    return _tokenizer(directory_of(name), key)
-
-
 def _from_pretrained(place: str, key: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 

@@ -48,7 +48,7 @@ def _plain(value: Any, place: int) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float):
-        raise ValueError(f"value {place} is {type(value).__name__} {str(value)[:40]!r}, expected a number or None")
+        raise ValueError(f"value {place} is {type(value).__name__} {str(value)[:40]!r}, expected a number or None")  # noqa: TRY004
     if not math.isfinite(value):
         raise ValueError(f"value {place} is {value}, expected a finite number or None")
     return float(value)

@@ -40,6 +40,7 @@ class SamplingSource:
         prompts_per_step: int,
         group_size: int,
         reward_labels: tuple[str, ...],
+        reward_errors: Callable[[], int] = lambda: 0,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -51,6 +52,7 @@ class SamplingSource:
         self.prompts_per_step = prompts_per_step
         self.group_size = group_size
         self.reward_labels = reward_labels
+        self.reward_errors = reward_errors
         self.rank, self.ranks = rank, ranks
         self._newest: list[Scored] = []
         self._figures: dict[str, float] = {}
@@ -64,7 +66,10 @@ class SamplingSource:
         rollouts = self.engine.generate(draws, group_size=self.group_size)
         sampled = time.perf_counter()
         self._newest = self.score(rollouts)
+        tokens = sum(len(r.tokens) for r in rollouts)
         self._figures = {
+            "throughput/rollout_tokens_per_second": tokens / max(sampled - started, 1e-9),
+            "reward/errors": float(self.reward_errors()),
             "time/rollout": sampled - started,
             "time/reward": time.perf_counter() - sampled,
             "data/epoch": float(self.order.epoch),

@@ -95,11 +95,3 @@ def _newest(records: tuple[Mapping[str, Any], ...], kind: str) -> list[Mapping[s
         elif record["kind"] == kind:
             found[record["step"]] = record
     return [found[step] for step in sorted(found)]
-
-
-def hash_tokens(tokens: Iterator[int] | tuple[int, ...]) -> str:
-    """64 bits over token ids, hexadecimal: what the journal keeps of a completion."""
-    import hashlib
-
-    packed = b"".join(int(t).to_bytes(8, "little", signed=True) for t in tokens)
-    return hashlib.blake2b(packed, digest_size=8).hexdigest()

@@ -39,7 +39,9 @@ def at(config: Any, step: int) -> Any:
 
 
 def learning_rate_factor(optim: Optim, step: int, max_steps: int) -> float:
-    """What the learning rate is multiplied by at a step, from 1: a linear rise, then the schedule's fall to 0.
+    """What the learning rate is multiplied by at a step, from 1: a linear rise, then the schedule's fall.
+
+    The last step still moves the weights; the step behind it would be at 0.
 
     >>> learning_rate_factor(Optim(warmup_steps=4), 1, 100), learning_rate_factor(Optim(), 1, 100)
     (0.25, 1.0)
@@ -48,5 +50,5 @@ def learning_rate_factor(optim: Optim, step: int, max_steps: int) -> float:
         return step / optim.warmup_steps
     if optim.schedule == "constant":
         return 1.0
-    left = max(max_steps - step, 0) / max(max_steps - optim.warmup_steps, 1)
+    left = max(max_steps - step + 1, 0) / max(max_steps - optim.warmup_steps, 1)
     return left if optim.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * left)

@@ -135,17 +135,3 @@ def test_steps_are_in_order_and_events_can_be_asked_for_by_name(path):
     assert [r["step"] for r in reading.steps()] == [1, 2]
     assert [e["event"] for e in reading.events("saved", "finished")] == ["saved", "saved", "finished"]
     assert len(reading.events()) == 4
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
-def test_completions_have_one_hash_if_and_only_if_their_tokens_are_equal(first, second):
-    one, other = journal.hash_tokens(tuple(first)), journal.hash_tokens(iter(second))
-    assert (one == other) == (first == second)
-    assert len(one) == 16
-    assert int(one, 16) >= 0
-
-
-def test_the_hash_of_given_tokens_stays_the_same():
-    assert journal.hash_tokens((1, 2, 3)) == journal.hash_tokens([1, 2, 3])
-    assert journal.hash_tokens(()) == "e4a6a0577479b2b4"

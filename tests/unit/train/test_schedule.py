@@ -57,9 +57,9 @@ def test_a_config_without_schedules_is_itself():
     [
         (Optim(), {1: 1.0, 50: 1.0, 100: 1.0}),
         (Optim(warmup_steps=4), {1: 0.25, 2: 0.5, 4: 1.0, 5: 1.0, 100: 1.0}),
-        (Optim(schedule="linear"), {1: 0.99, 50: 0.5, 100: 0.0, 101: 0.0}),
-        (Optim(schedule="linear", warmup_steps=20), {10: 0.5, 20: 1.0, 60: 0.5, 100: 0.0}),
-        (Optim(schedule="cosine", warmup_steps=20), {20: 1.0, 60: 0.5, 80: 0.1464466094067262, 100: 0.0}),
+        (Optim(schedule="linear"), {1: 1.0, 51: 0.5, 100: 0.01, 101: 0.0}),
+        (Optim(schedule="linear", warmup_steps=20), {10: 0.5, 20: 1.0, 61: 0.5, 100: 1 / 80, 101: 0.0}),
+        (Optim(schedule="cosine", warmup_steps=20), {20: 1.0, 61: 0.5, 81: 0.1464466094067262, 101: 0.0}),
         (Optim(schedule="linear", warmup_steps=200), {100: 0.5, 200: 1.0}),
     ],
 )

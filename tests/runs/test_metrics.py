@@ -1,0 +1,31 @@
+"""What the catalogue promises is recorded, and what is recorded is in the catalogue."""
+
+from tests.runs import small
+from trimtab import catalogue
+from trimtab.store import journal
+
+MORE = """
+kl: {coef: 0.05}
+value: {clip_ratio: 0.2}
+"""
+ONLY_WITH_SEVERAL_PROCESSES = {"time/communication"}
+
+
+def recorded(directory):
+    reading = journal.read(directory.journal)
+    return {name for record in [*reading.steps(), *reading.evaluations()] for name in record["metrics"]}
+
+
+def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path):
+    ppo = small.train(
+        small.write(tmp_path, "ppo", steps=2, more=MORE), tmp_path / "ppo", "policy.entropy_coef=0.01", "policy.dual_clip=3"
+    )
+    sft = small.train(small.write(tmp_path, "sft", steps=2), tmp_path / "sft")
+    found = recorded(ppo) | recorded(sft)
+    for name in found:
+        assert catalogue.find(name).unit
+    families = {name for name in catalogue.METRICS if name.endswith("/*")}
+    missing = set(catalogue.METRICS) - families - found - ONLY_WITH_SEVERAL_PROCESSES
+    assert not missing
+    for family in families:
+        assert any(name.startswith(family[:-1]) for name in found), family
