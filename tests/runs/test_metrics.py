@@ -18,7 +18,10 @@ def recorded(directory):
 
 def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path):
     ppo = small.train(
-        small.write(tmp_path, "ppo", steps=2, more=MORE), tmp_path / "ppo", "policy.entropy_coef=0.01", "policy.dual_clip=3"
+        small.write(tmp_path, "ppo", steps=2, more=MORE),
+        tmp_path / "ppo",
+        "policy.entropy_coef=0.01",
+        "policy.dual_clip=3",
     )
     sft = small.train(small.write(tmp_path, "sft", steps=2), tmp_path / "sft")
     found = recorded(ppo) | recorded(sft)
