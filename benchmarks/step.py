@@ -31,10 +31,11 @@ from trimtab.train.learner import Learner
 from trimtab.train.settings import Optim, Train
 from trimtab.types import Draw, Prompt, Scored
 
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 MODELS = {
-    "tiny": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 344, "vocab_size": 512},
-    "small": {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 8, "intermediate_size": 688, "vocab_size": 32000},
-}  # fmt: skip
+    "tiny": dict(zip(SHAPE, (128, 4, 4, 344, 512), strict=True)),
+    "small": dict(zip(SHAPE, (256, 8, 8, 688, 32000), strict=True)),
+}
 PROMPTS, GROUP, PROMPT_TOKENS, NEW_TOKENS = 8, 8, 128, 128
 
 
@@ -93,10 +94,11 @@ def main() -> None:
     found = [one_step(engine, learner, step, vocabulary) for step in range(given.steps + 1)][1:]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     medians = {name: statistics.median(f[name] for f in found) for name in found[0]}
+    what = {"workload": "grpo", "model": given.model}
     for name in ("step", "rollout", "freeze", "forward", "backward", "optimizer"):
-        print(json.dumps({"workload": "grpo", "model": given.model, "phase": name, "cpu_seconds": round(medians[name], 4)}))
+        print(json.dumps({**what, "phase": name, "cpu_seconds": round(medians[name], 4)}))
     rate = medians["tokens"] / medians["step"]
-    print(json.dumps({"workload": "grpo", "model": given.model, "tokens_per_cpu_second": round(rate), "peak_rss_mb": round(peak)}))
+    print(json.dumps({**what, "tokens_per_cpu_second": round(rate), "peak_rss_mb": round(peak)}))
 
 
 if __name__ == "__main__":

@@ -21,16 +21,6 @@ FLAGS = (
     "--virtual-time-budget=3000",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--virtual-time-budget=3000",
-] + ["--host-resolver-rules=MAP * ~NOTFOUND"]
 
 
 def hosts_asked(page, folder):
