@@ -169,6 +169,41 @@ def test_an_early_stop_is_a_completed_run(tmp_path):
     assert directory.facts()["outcome"] == "stopped early"
     small.train(path, tmp_path / "run", *words)
     assert [s["step"] for s in small.steps(directory)] == [1, 2, 3]
+    small.train(path, tmp_path / "run", *words[:2], "eval.early_stop.patience=4")
+    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_is_not_continued_with_a_changed_file(tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "1+1="}\n{"prompt": "2+2="}\n')
+    path = small.write(tmp_path, steps=1)
+    small.train(path, tmp_path / "run", f"data.train={data}")
+    data.write_text('{"prompt": "1+1="}\n{"prompt": "3+3="}\n')
+    with pytest.raises(ConfigError, match=r"data\.train: the file is not what it was"):
+        small.train(path, tmp_path / "run", f"data.train={data}", "train.max_steps=2")
+
+
+def test_the_best_evaluation_is_saved_and_kept_though_no_save_was_due(tmp_path):
+    path = small.write(tmp_path, steps=5)
+    words = ["checkpoint.rolling_every=100", "eval.every=1", "optim.learning_rate=1e-2"]
+    directory = small.train(path, tmp_path / "run", *words)
+    from trimtab.store import journal
+
+    values = {e["step"]: e["metrics"]["eval/reward/mean"] for e in journal.read(directory.journal).evaluations()}
+    best = max(values, key=lambda step: (values[step], step))
+    kept = [int(p.name) for p in directory.checkpoints.iterdir()]
+    assert best in kept
+    assert directory.facts()["final_step"] == best
+
+
+def test_a_critic_can_come_from_a_directory(tmp_path):
+    first = small.train(small.write(tmp_path, "grpo", steps=1), tmp_path / "first")
+    path = small.write(tmp_path, "ppo", steps=1)
+    directory = small.train(path, tmp_path / "run", f"value.model={first.root}")
+    assert "loss/value" in small.steps(directory)[0]["metrics"]
+    shared = small.train(path, tmp_path / "shared", "value.model=shared")
+    assert small.steps(shared)[0]["metrics"]["coefficient/value"] == 0.5
+    assert (shared.checkpoints / "1" / "value" / "model.safetensors").stat().st_size < 5000
 
 
 def test_sigterm_saves_and_ends_with_75_and_the_same_command_goes_on(tmp_path):

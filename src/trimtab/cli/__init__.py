@@ -11,7 +11,7 @@ import typer
 
 from trimtab import __version__
 from trimtab.cli import algorithms, check, config, evaluate, smoke, status, train
-from trimtab.errors import TrimtabError
+from trimtab.errors import Preempted, TrimtabError
 
 app = typer.Typer(
     name="trimtab",
@@ -72,8 +72,9 @@ def complain(error: Exception) -> int:
     if os.environ.get("TRIMTAB_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, TrimtabError):
+        word = "" if isinstance(error, Preempted) else "error: "
         for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            print(f"{word}{line}", file=sys.stderr)
         return error.exit_code
     if hasattr(error, "format_message"):
         if message := error.format_message():  # it is empty where the help was shown instead

@@ -90,7 +90,10 @@ def _train_locked(config: RunConfig, directory: RunDirectory, *, is_first: bool)
     if directory.exists:
         _compare_with_run(config, directory)
     _introduce(config, directory, say)
-    built = assemble.build(config, directory, monitors=_monitors(config, directory), notice=say)
+    rows = assemble.read_rows(config)
+    if directory.exists:
+        _compare_data(rows.fingerprints, directory)
+    built = assemble.build(config, directory, row_sets=rows, monitors=_monitors(config, directory), notice=say)
     if is_first:
         finish.clear_failure(directory)
         _write_facts(config, directory, built.facts)
@@ -152,6 +155,20 @@ def _compare_with_run(config: RunConfig, directory: RunDirectory) -> None:
             hint="use another --run-dir, or --fresh to start over",
         )
         raise ConfigError([hint, *refused])
+
+
+def _compare_data(fingerprints: Mapping[str, str], directory: RunDirectory) -> None:
+    """A run goes on only with the data that it was started with.
+
+    Raises:
+        ConfigError: the bytes of a file have changed.
+    """
+    before = directory.facts().get("data_fingerprints", {})
+    changed = [part for part, print_ in fingerprints.items() if before.get(part, print_) != print_]
+    if changed:
+        what = f"data.{' and data.'.join(changed)}: the file is not what it was when this run was started"
+        hint = "put the old file back, or use another --run-dir, or --fresh to start over"
+        raise ConfigError([Finding(place=str(directory.root), what=what, hint=hint)])
 
 
 def _write_facts(config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any]) -> None:

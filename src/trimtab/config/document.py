@@ -98,7 +98,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except Exception:  # PyYAML's constructors raise whatever a value that does not fit its tag leads to
         return text
 
 
@@ -194,10 +194,12 @@ class _NodeReader:
             return [self.value(item, (*key, number)) for number, item in enumerate(node.value)]
         try:
             return self._constructor.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError) as error:
+        except yaml.YAMLError as error:
             problem = getattr(error, "problem", None) or str(error)
-            self.findings.append(Finding(place=place, what=f"{'.'.join(map(str, key))}: {problem}"))
-            return None
+        except Exception:  # PyYAML's constructors raise whatever a value that does not fit its tag leads to
+            problem = f"{node.value!r} does not fit {node.tag.replace('tag:yaml.org,2002:', '!!')}"
+        self.findings.append(Finding(place=place, what=f"{'.'.join(map(str, key))}: {problem}"))
+        return None
 
     def _mapping(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
         found: dict[str, Any] = {}

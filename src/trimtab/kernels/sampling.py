@@ -106,7 +106,7 @@ def inverse_cdf(log_probs: Tensor, numbers: Tensor) -> Tensor:
     Returns:
         [n] int64; never a token of probability 0.
 
-    >>> inverse_cdf(torch.tensor([[0.25, 0.0, 0.75]]).log(), torch.tensor([0.25], dtype=torch.float64))
+    >>> inverse_cdf(torch.tensor([[0.25, 0.0, 0.75]]).log(), torch.tensor([0.3], dtype=torch.float64))
     tensor([2])
     """
     cumulative = log_probs.double().exp().cumsum(-1)

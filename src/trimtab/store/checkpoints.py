@@ -56,12 +56,16 @@ class CheckpointStore:
     def save_if_due(
         self, step: int, state: RunState, metrics: Mapping[str, float], *, last: bool = False
     ) -> float | None:
-        """Save at every rolling or kept step, and at the last; seconds, or None.
+        """Save at every rolling or kept step, at the last, and whenever the evaluation is the best so far.
+
+        Returns:
+            The seconds it took, or None if no save was due.
 
         Raises:
             StorageError: the state could not be written; what was there before is untouched.
         """
-        if not (last or step % self.rolling_every == 0 or step % self.settings.every == 0):
+        on_schedule = last or step % self.rolling_every == 0 or step % self.settings.every == 0
+        if not on_schedule and not self._is_better(metrics):
             return None
         from safetensors import SafetensorError
 
@@ -75,6 +79,17 @@ class CheckpointStore:
                 raise StorageError(f"checkpoint of step {step}: cannot write to {self.directory}: {reason}") from error
         self.barrier()
         return time.perf_counter() - started
+
+    def _is_better(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the evaluation in these metrics beats that of every checkpoint."""
+        if self.metric not in metrics:
+            return False
+        manifests = self._manifests()
+        rival = retention.best({**manifests, -1: {"metrics": metrics}}, self.metric)
+        return rival == -1
+
+    def _manifests(self) -> dict[int, Mapping[str, Any]]:
+        return {step: m for step in self.steps() if (m := self._manifest(step)) is not None}
 
     def _save(self, step: int, state: RunState, metrics: Mapping[str, float]) -> None:
         from safetensors.torch import save
@@ -115,8 +130,7 @@ class CheckpointStore:
             writer.remove_tree(replaced)
 
     def _prune(self) -> None:
-        manifests = {step: m for step in self.steps() if (m := self._manifest(step)) is not None}
-        for step in retention.superfluous(manifests, self.settings, self.rolling_every, self.metric):
+        for step in retention.superfluous(self._manifests(), self.settings, self.rolling_every, self.metric):
             gone = self.directory / f".{step}.old"
             if gone.exists():
                 writer.remove_tree(gone)
@@ -186,7 +200,7 @@ class CheckpointStore:
 
     def best(self) -> int | None:
         """The step of the best evaluation among the checkpoints, else the newest."""
-        manifests = {step: m for step in self.steps() if (m := self._manifest(step)) is not None}
+        manifests = self._manifests()
         found = retention.best(manifests, self.metric)
         return found if found is not None else max(manifests, default=None)
 

@@ -44,10 +44,13 @@ class StepGuard:
             self._best, self._without_improvement = value, 0
             return Verdict(action="continue")
         self._without_improvement += 1
-        if self.patience is not None and self._without_improvement >= self.patience:
+        if self.has_finished():
             reason = f"{self.metric} has not improved on {self._best:.4g} for {self.patience} evaluations"
             return Verdict(action=NO_IMPROVEMENT.action, reason=reason)
         return Verdict(action="continue")
+
+    def has_finished(self) -> bool:
+        return self.patience is not None and self._without_improvement >= self.patience
 
     def state(self) -> Mapping[str, Any]:
         return {

@@ -43,7 +43,6 @@ class Run:
     def values(self) -> Mapping[str, Any]:
         return {
             "step": self.step,
-            "is_finished": self.is_finished,
             "learner": self.learner.values(),
             "source": self.source.state(),
             "guard": self.guard.state(),
@@ -51,7 +50,7 @@ class Run:
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         self.step = int(values["step"])
-        self.is_finished = bool(values["is_finished"])
         self.learner.load(tensors, values["learner"])
         self.source.load_state(values["source"])
         self.guard.load_state(values["guard"])
+        self.is_finished = self.guard.has_finished()

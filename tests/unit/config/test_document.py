@@ -52,6 +52,9 @@ def fault(folder, text):
         ("a: b: c", "a: b: c"),
         ("2024-13-45", "2024-13-45"),
         ("!!int x", "!!int x"),
+        ("!!int", "!!int"),
+        ("!!bool x", "!!bool x"),
+        ("!!timestamp x", "!!timestamp x"),
         ("[" * 5000, "[" * 5000),
     ],
 )
@@ -102,8 +105,11 @@ def test_a_word_that_is_no_override_is_refused(words, message):
         ("a:\n  b: 1\n  b: 2\n", "a.yaml:3: key `b` stands twice"),
         ("a: 1\n[x, y]: 2\n", "a.yaml:2: a key must be a word"),
         ("a: 1\nb: !!python/object:os.system x\n", "a.yaml:2: b: could not determine a constructor for the tag"),
-        ("a: 2024-13-45\n", "a.yaml:1: a: month must be in 1..12"),
-        ("a: !!int x\n", "a.yaml:1: a: invalid literal for int() with base 10: 'x'"),
+        ("a: 2024-13-45\n", "a.yaml:1: a: '2024-13-45' does not fit !!timestamp"),
+        ("a: !!int x\n", "a.yaml:1: a: 'x' does not fit !!int"),
+        ("a: !!int ''\n", "a.yaml:1: a: '' does not fit !!int"),
+        ("a: !!bool x\n", "a.yaml:1: a: 'x' does not fit !!bool"),
+        ("a: !!timestamp x\n", "a.yaml:1: a: 'x' does not fit !!timestamp"),
         ("a: &x [*x]\n", "a.yaml: not YAML: nested too deeply"),
         ("a: " + "[" * 5000 + "]" * 5000, "a.yaml: not YAML: nested too deeply"),
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: not YAML: but found another document"),
@@ -211,7 +217,8 @@ def findings(read, what):
 
 
 PIECES = st.sampled_from(
-    ["algorithm", ": ", ":\n  ", "\n", "- ", "[", "]", "{", "}", "&a ", "*a", "!!int ", "!!map ", "|\n", '"', "'", "# ",
+    ["algorithm", ": ", ":\n  ", "\n", "- ", "[", "]", "{", "}", "&a ", "*a", "|\n",
+     "!!int ", "!!map ", "!!bool ", "!!binary ", "!!omap ", "!!set ", "!!timestamp ", '"', "'", "# ",
      "1e-6", "grpo", "<<", "? ", "2024-13-45", "---\n", "\t", "\x00", "é", ", ", "extends"]
 )  # fmt: skip
 

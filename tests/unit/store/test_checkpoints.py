@@ -358,3 +358,12 @@ def test_step_0_the_newest_two_and_the_best_always_stay(values, every, keep, rol
     assert gone.isdisjoint({0, *steps[-2:], retention.best(manifests, metric)})
     assert gone.isdisjoint([s for s in steps if s and s % every == 0][-keep:])
     assert len(set(steps) - gone) <= keep + max(rolling_keep, 2) + 2
+
+
+def test_the_best_evaluation_so_far_is_saved_though_no_save_is_due(tmp_path):
+    store = CheckpointStore(tmp_path, Checkpoint(rolling_every=10), max_steps=100, metric="eval/reward/mean")
+    for step, value in enumerate([0.1, 0.3, 0.3, 0.2, 0.4]):
+        store.save_if_due(step, FakeRun(float(step)), {"eval/reward/mean": value})
+    store.save_if_due(5, FakeRun(), {})
+    assert store.steps() == [0, 1, 4]
+    assert store.best() == 4

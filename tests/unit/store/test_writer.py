@@ -42,3 +42,12 @@ def test_every_write_reaches_the_disk_before_it_returns(tmp_path, monkeypatch):
     assert len(synced) == 3, "the directory that holds the new name"
     writer.replace_bytes(tmp_path / "b", b"")
     assert len(synced) == 5
+
+
+def test_a_replacement_is_another_file_so_that_a_reader_of_the_old_one_is_not_disturbed(tmp_path):
+    path = tmp_path / "a.json"
+    writer.replace_bytes(path, b"one")
+    with path.open("rb") as reader:
+        writer.replace_bytes(path, b"three")
+        assert reader.read() == b"one"
+    assert path.read_bytes() == b"three"

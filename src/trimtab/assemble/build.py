@@ -1,27 +1,20 @@
-"""Builds a run from its configuration: the only module that knows every room."""
+"""A run from its configuration: parts behind ports, in the order in which one needs the other."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab import __version__
-from trimtab.algorithms.base import Need
+from trimtab.assemble import facts as run_facts
+from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
+from trimtab.assemble.numerics import Numerics, choose_numerics
 from trimtab.config import RunConfig
-from trimtab.data import builtin, rows
 from trimtab.data.order import Order
-from trimtab.errors import DataError, Finding
 from trimtab.ports import Evaluator, Recorder, Source
-from trimtab.rewards import rules
-from trimtab.rewards.pool import Pool
 from trimtab.rewards.scorer import Scorer
 from trimtab.store.run_directory import RunDirectory
+from trimtab.types import Need
 
 if TYPE_CHECKING:
     from trimtab.data.prompts import Demonstration
@@ -31,24 +24,6 @@ if TYPE_CHECKING:
     from trimtab.types import Prompt
 
 Notice = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowSets:
-    """The rows of a run, read and checked, not yet tokenised."""
-
-    train: list[rows.Row]
-    validation: list[rows.Row]
-    fingerprints: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numerics:
-    """What was chosen for this machine. A continued run takes it from run.json, so that its numbers stay the same."""
-
-    threads: int
-    micro_batch_tokens: int
-    device: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,93 +42,6 @@ class Assembled:
             self.scorer.close()
 
 
-# ------------------------------------------------------------------------------------------------- before the model
-def read_rows(config: RunConfig) -> RowSets:
-    """All rows of the run's files.
-
-    Raises:
-        DataError: with up to twenty faults of each file.
-    """
-    required = ["prompt"]
-    if config.need & Need.DEMONSTRATIONS:
-        required.append("completion")
-    train = _read(config, config.data.train, tuple(required), held_out=False)
-    validation: list[rows.Row] = []
-    if config.data.validation is not None:
-        validation = _read(config, config.data.validation, tuple(required), held_out=True)[: config.eval.prompts]
-    if config.need & Need.ROLLOUTS:
-        _check_reward_columns(config, train)
-    names = {"train": config.data.train, "validation": config.data.validation}
-    prints = {part: fingerprint(config, name) for part, name in names.items() if name is not None}
-    return RowSets(train=train, validation=validation, fingerprints=prints)
-
-
-def find(config: RunConfig, name: str) -> str:
-    """A file as it is named, else beside the configuration."""
-    beside = config.folder / name
-    return str(beside) if not Path(name).exists() and beside.exists() else name
-
-
-def fingerprint(config: RunConfig, name: str) -> str:
-    """SHA-256 of a file's bytes, or of a built-in task's rows."""
-    if name in builtin.NAMES:
-        made = [repr(list(builtin.addition(held_out=part))) for part in (False, True)]
-        return hashlib.sha256("".join(made).encode()).hexdigest()
-    with Path(find(config, name)).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read(config: RunConfig, name: str, required: tuple[str, ...], *, held_out: bool) -> list[rows.Row]:
-    return rows.read(find(config, name), config.data.columns, required, held_out=held_out)
-
-
-def _check_reward_columns(config: RunConfig, found: list[rows.Row]) -> None:
-    for spec in config.rewards:
-        if spec.name not in rules.RULES:
-            continue
-        for column in rules.columns_of(rules.make(spec.name, spec.options)):
-            row = next((r for r in found if column not in r.values), None)
-            if row is not None:
-                what = f"no column `{column}`, which reward {spec.name} reads; found {', '.join(map(repr, row.values))}"
-                hint = f"name the column that holds it: data.columns: {{{column}: ...}}"
-                raise DataError([Finding(place=row.place, what=what, hint=hint)])
-
-
-def scorer_of(config: RunConfig) -> Scorer | None:
-    """The reward functions of a run that samples, imported; None for one that reads.
-
-    Raises:
-        RewardError: a function cannot be imported.
-    """
-    if not config.need & Need.ROLLOUTS:
-        return None
-    elsewhere = any(s.name not in rules.RULES or s.name in rules.RUNS_ELSEWHERE for s in config.rewards)
-    paths = [str(config.folder.resolve()), str(Path.cwd())]
-    pool = Pool(max(1, min(4, available_cores() - 1)), paths=paths) if elsewhere else None
-    scorer = Scorer(config.rewards, pool=pool)
-    scorer.load()
-    return scorer
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def choose_numerics(config: RunConfig, *, vocabulary: int, before: dict[str, Any] | None = None) -> Numerics:
-    """Threads, device and micro-batch, from config, model and machine alone; or what the run began with."""
-    import torch
-
-    if before:
-        return Numerics(**{name: before[name] for name in ("threads", "micro_batch_tokens", "device")})
-    cores = available_cores()
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    threads = int(asked) if asked.isdigit() and int(asked) else max(1, cores // 2)
-    budget = config.train.micro_batch_tokens or min(16384, max(2048, (1 << 28) // vocabulary))
-    return Numerics(threads=threads, micro_batch_tokens=budget, device="cuda" if torch.cuda.is_available() else "cpu")
-
-
-# -------------------------------------------------------------------------------------------------------- the run
 def build(
     config: RunConfig,
     directory: RunDirectory,
@@ -225,7 +113,9 @@ def build(
     source, evaluator, counts = _source_and_evaluator(
         config, row_sets, models, loaded.eos_ids, engine, scorer, ranks, numerics, notice
     )
-    facts = _facts(config, models, row_sets, numerics, ranks.size, counts, policies.directory_of(config.policy.model))
+    facts = run_facts.describe(
+        config, models, row_sets, numerics, ranks.size, counts, policies.directory_of(config.policy.model)
+    )
     recorder = Recorders(
         RunRecorder(directory, config.observe.samples) if ranks.rank == 0 else None,
         monitors(facts) if ranks.rank == 0 else (),
@@ -403,38 +293,3 @@ def _source_and_evaluator(
         ranks=ranks,
     )
     return reading, checking, {"train": len(shown), "validation": len(kept), "dropped": dropped}
-
-
-def _facts(
-    config: RunConfig,
-    models: InProcessModels,
-    row_sets: RowSets,
-    numerics: Numerics,
-    ranks: int,
-    counts: dict[str, int],
-    parent: str,
-) -> dict[str, Any]:
-    """What run.json says of a run."""
-    from dataclasses import asdict
-    from importlib.metadata import version
-
-    parameters = {role: sum(p.numel() for p in found) for role, found in models.parameters().items()}
-    return {
-        "algorithm": config.algorithm.name,
-        "formula": config.algorithm.formula,
-        "model": config.policy.model,
-        "parent": str(Path(parent).parent) if parent.endswith("final") else None,
-        "parameters": parameters,
-        "data": {"train": config.data.train, "validation": config.data.validation, "rows": counts},
-        "data_fingerprints": row_sets.fingerprints,
-        "seeds": {"train": config.train.seed, "data": config.data.seed},
-        "numerics": asdict(numerics),
-        "ranks": ranks,
-        "environment": {"chain": list(config.chain)},
-        "versions": {
-            "trimtab": __version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "safetensors", "pydantic")},
-        },
-        "platform": sys.platform,
-    }

@@ -1,0 +1,9 @@
+"""Builds a run from its configuration: the only room that knows every other."""
+
+from __future__ import annotations
+
+from trimtab.assemble.build import Assembled, build
+from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
+from trimtab.assemble.numerics import Numerics
+
+__all__ = ["Assembled", "Numerics", "RowSets", "build", "read_rows", "scorer_of"]
