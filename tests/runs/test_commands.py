@@ -177,7 +177,7 @@ def plugin(tmp_path, monkeypatch):
 
 def test_an_algorithm_from_outside_is_listed_tested_and_trained(plugin, tmp_path):
     assert "toy" in algorithms.names()
-    assert "toy          a toy" in call("algorithms").output
+    assert "toy   a toy" in call("algorithms").output
     tested = call("algorithms", "toy", "--test")
     assert tested.exit_code == 0, tested.output
     assert "0 failed" in tested.output
@@ -191,3 +191,66 @@ def test_a_plugin_that_breaks_the_contract_fails_its_test(plugin, tmp_path, monk
     result = call("algorithms", "toy", "--test")
     assert result.exit_code == 1
     assert "FAIL  gradient does not depend on the micro batches" in result.output
+
+
+def test_a_key_that_only_a_plugin_reads_is_known_to_every_algorithm(tmp_path, plugin):
+    module = tmp_path / "site" / "toy_algorithm.py"
+    text = module.read_text().replace(
+        "class ToyConfig:",
+        "class Strength:\n    __pydantic_config__ = {'extra': 'forbid'}\n    toy_strength: float = 1.0\n\n\n"
+        "@dataclass(frozen=True, slots=True, kw_only=True)\nclass ToyConfig:\n"
+        "    policy: Strength = field(default_factory=Strength)",
+    )
+    module.write_text(text)
+    path = small.write(tmp_path, "toy")
+    path.write_text(path.read_text().replace("{model: builtin:tiny}", "{model: builtin:tiny, toy_strength: 2.0}"))
+    assert configs.load(path).resolved["policy"]["toy_strength"] == 2.0
+    assert configs.load(path, ["algorithm=grpo"]).unused == ("policy.toy_strength",)
+
+
+def test_a_broken_plugin_is_named_and_spoils_nothing_else(tmp_path, plugin):
+    (tmp_path / "site" / "toy_algorithm.py").write_text("import a_module_that_is_not_there\n")
+    listed = call("algorithms")
+    assert listed.exit_code == 0
+    assert "cannot be loaded" in listed.output
+    assert "clipped policy gradient" in listed.output
+    with pytest.raises(UserError, match="toy-algorithm 1.0.*a_module_that_is_not_there"):
+        algorithms.load("toy")
+    assert configs.load(small.write(tmp_path)).algorithm.name == "grpo"
+
+
+def test_a_plugin_that_claims_a_rooms_key_is_refused(tmp_path, plugin):
+    module = tmp_path / "site" / "toy_algorithm.py"
+    module.write_text(
+        module.read_text().replace(
+            "class ToyConfig:",
+            "class Claim:\n    temperature: float = 1.0\n\n\n@dataclass(frozen=True, slots=True, kw_only=True)\n"
+            "class ToyConfig:\n    sampling: Claim = field(default_factory=Claim)",
+        )
+    )
+    with pytest.raises(UserError, match=r"sampling\.temperature is declared by sampling and by algorithm\.sampling"):
+        configs.load(small.write(tmp_path, "toy"))
+
+
+def test_check_refuses_what_train_would_refuse(tmp_path):
+    for name, message in (("weights.pt", "pickled"), ("./nowhere/at/all", "does not exist"), ("builtin:huge", "only")):
+        result = call("check", small.write(tmp_path), f"policy.model={name}")
+        assert isinstance(result.exception, UserError)
+        assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("exact_mach", "no reward is called `exact_mach`; did you mean `exact_match`?"),
+        ("{name: 'a:b', options: {x: 1}}", "options are for built-in rules"),
+        ("{name: regex}", "reward regex"),
+        ("{name: length, options: {most: 3}}", "reward length has no option `most`; it has max_tokens"),
+    ],
+)
+def test_a_reward_that_cannot_be_is_found_when_the_configuration_is_read(tmp_path, reward, message):
+    with pytest.raises(configs.ConfigError) as caught:
+        configs.load(small.write(tmp_path), [f"rewards=[{reward}]", "sampling.group_size=1", "train.minibatches=0"])
+    assert message in str(caught.value)
+    assert "sampling.group_size: 1" in str(caught.value)
+    assert "train.minibatches: 0" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 from importlib.metadata import EntryPoint, entry_points
@@ -38,7 +39,7 @@ def load(name: str) -> Algorithm:
         return _checked(name, module.ALGORITHM)
     for point in _plugins():
         if point.name == name:
-            return _checked(name, point.load())
+            return _checked(name, _loaded(point))
     near = difflib.get_close_matches(name, [*names(), *ALIASES], n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(names())}"
     raise UserError(f"algorithm: no algorithm is called `{name}`; {hint}")
@@ -46,6 +47,26 @@ def load(name: str) -> Algorithm:
 
 def _plugins() -> list[EntryPoint]:
     return list(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:
+        origin = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"algorithm: the plug-in `{point.name}`{origin} ({point.value}) cannot be loaded: {what}"
+        ) from error
+
+
+def loadable() -> dict[str, Algorithm]:
+    """Every algorithm that can be loaded; a broken plug-in is left out."""
+    found: dict[str, Algorithm] = {}
+    for name in names():
+        with contextlib.suppress(UserError):
+            found[name] = load(name)
+    return found
 
 
 def _checked(name: str, found: object) -> Algorithm:

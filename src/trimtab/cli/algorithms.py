@@ -17,14 +17,7 @@ def algorithms(
     from trimtab import algorithms as table
 
     if name is None:
-        found = [table.load(each) for each in table.names()]
-        if as_json:
-            typer.echo(
-                json.dumps([{"name": a.name, "summary": a.summary, "source": a.source} for a in found], indent=1)
-            )
-            return
-        for algorithm in found:
-            typer.echo(f"{algorithm.name:<12} {algorithm.summary}")
+        _list(as_json=as_json)
         return
     algorithm = table.load(name)
     if test:
@@ -42,6 +35,20 @@ def algorithms(
     typer.echo("")
     for row in description["settings"]:
         typer.echo(f"  {row['key']:<28} {row['default']!s:<22} {row['help']}")
+
+
+def _list(*, as_json: bool) -> None:
+    from trimtab import algorithms as table
+
+    found = table.loadable()
+    if as_json:
+        rows = [{"name": a.name, "summary": a.summary, "source": a.source} for a in found.values()]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    width = max(map(len, table.names()))
+    for name in table.names():
+        summary = found[name].summary if name in found else "cannot be loaded; `trimtab algorithms NAME` says why"
+        typer.echo(f"{name:<{width}}  {summary}")
 
 
 def describe(algorithm: Any) -> dict[str, Any]:

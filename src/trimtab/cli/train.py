@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ADVICE = {
     1: "an internal fault: please report it with the traceback",
     2: "mend what the message names and start the same command again",
-    3: "look at the report, lower optim.learning_rate or raise kl.coef, and start again",
+    3: "look at the journal, then start again with a lower optim.learning_rate, in another --run-dir or with --fresh",
     4: "free space or mend the storage, and start the same command again",
     5: "start the same command again",
     6: "start the same command again when the reward service answers",
@@ -144,7 +144,7 @@ def _compare_with_run(config: RunConfig, directory: RunDirectory) -> None:
     """
     before = directory.newest_config()["requested"]
     refused = [
-        Finding(place=key, what=f"the run has {old!r}, asked for is {new!r}")
+        Finding(place=key, what=f"the run has {_said(old)}, asked for is {_said(new)}")
         for key, old, new in configs.differences(before, config.requested)
         if not configs.may_change(key)
     ]
@@ -155,6 +155,10 @@ def _compare_with_run(config: RunConfig, directory: RunDirectory) -> None:
             hint="use another --run-dir, or --fresh to start over",
         )
         raise ConfigError([hint, *refused])
+
+
+def _said(value: Any) -> str:
+    return "its default" if value is None else repr(value)
 
 
 def _compare_data(fingerprints: Mapping[str, str], directory: RunDirectory) -> None:

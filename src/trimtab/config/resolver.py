@@ -17,6 +17,7 @@ from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
 from trimtab.errors import ConfigError, Finding, UserError
 from trimtab.models.settings import ValueModel
+from trimtab.rewards import rules
 from trimtab.rewards.settings import RewardSpec
 from trimtab.types import Need, Schedule
 
@@ -39,8 +40,6 @@ class Resolver:
         self._spread_clip_ratio(algorithm)
         records = {owner.name: self._record(owner) for owner in owners}
         rewards = self._rewards()
-        if self.findings:
-            raise ConfigError(self.findings)
         config = self._built(algorithm, owners, records, rewards, requested)
         self._check_together(config)
         if self.findings:
@@ -203,7 +202,24 @@ class Resolver:
             except ValidationError as error:
                 for fault in error.errors():
                     self._fault(("rewards", number), fault, RewardSpec)
+        for number, spec in enumerate(found):
+            self._check_reward(("rewards", number), spec)
         return tuple(found)
+
+    def _check_reward(self, key: Key, spec: RewardSpec) -> None:
+        """A name is a built-in rule's, whose options fit it, or `module:function`, which takes none."""
+        if spec.name in rules.RULES:
+            try:
+                rules.make(spec.name, spec.options, place=self.document.place(key))
+            except ConfigError as error:
+                self.findings += error.findings
+        elif ":" not in spec.name:
+            near = difflib.get_close_matches(spec.name, rules.RULES, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(rules.RULES)}, or module:function"
+            self._find(key, f"no reward is called `{spec.name}`", hint)
+        elif spec.options:
+            what = f"reward {spec.name}: options are for built-in rules"
+            self._find(key, what, "give the function what it needs as a column of the data")
 
     def _built(
         self,

@@ -18,8 +18,8 @@ def json_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     known: dict[str, dict[str, Any]] = {}
     owners = [*sections.ROOMS]
-    for name in algorithms.MODULES:
-        owners += sections.of_algorithm(algorithms.load(name))
+    for algorithm in algorithms.loadable().values():
+        owners += sections.of_algorithm(algorithm)
     for owner in owners:
         schema = TypeAdapter(owner.record).json_schema(ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {})

@@ -9,6 +9,7 @@ from typing import Any
 from trimtab import algorithms
 from trimtab.algorithms.base import Algorithm, Need, Shared
 from trimtab.data.settings import Data
+from trimtab.errors import UserError
 from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
 from trimtab.rollout.settings import Sampling
 from trimtab.store.settings import Checkpoint, Observe
@@ -68,7 +69,7 @@ def of_algorithm(algorithm: Algorithm) -> list[Owner]:
     """The algorithm's own records, one a section; those of `Shared` with them.
 
     Raises:
-        TypeError: the config is not made of dataclasses with defaults.
+        UserError: the config is not made of dataclasses with defaults.
     """
     return list(_records(algorithm.config(), "algorithm"))
 
@@ -77,7 +78,7 @@ def _records(config: Any, name: str) -> Iterator[Owner]:
     for spec in fields(config):
         value = getattr(config, spec.name)
         if not is_dataclass(value):
-            raise TypeError(f"{name}.{spec.name} is no dataclass; an algorithm's config is a record of sections")
+            raise UserError(f"{name}.{spec.name} is no dataclass; an algorithm's config is a record of sections")
         if isinstance(value, Shared):
             yield from _records(value, f"{name}.{spec.name}")
         else:
@@ -90,7 +91,7 @@ def owners(algorithm: Algorithm) -> list[Owner]:
     """Everybody who declares keys in a run with this algorithm.
 
     Raises:
-        TypeError: two of them declare the same key.
+        UserError: two of them declare the same key.
     """
     found = [*ROOMS, *of_algorithm(algorithm)]
     seen: dict[tuple[str, str], str] = {}
@@ -98,7 +99,8 @@ def owners(algorithm: Algorithm) -> list[Owner]:
         for key in owner.key_names():
             other = seen.setdefault((owner.section, key), owner.name)
             if other != owner.name:
-                raise TypeError(f"{owner.section}.{key} is declared by {other} and by {owner.name}")
+                what = f"{owner.section}.{key} is declared by {other} and by {owner.name}"
+                raise UserError(f"algorithm {algorithm.name}: {what}; a key has one owner")
     return found
 
 
@@ -109,12 +111,12 @@ def has_clip(algorithm: Algorithm) -> bool:
 
 
 def known_keys() -> dict[str, set[str]]:
-    """Every key of every section that some built-in algorithm or room declares."""
+    """Every key of every section that a room or an algorithm declares, plug-ins included."""
     found: dict[str, set[str]] = {}
     for owner in ROOMS:
         found.setdefault(owner.section, set()).update(owner.key_names())
-    for name in algorithms.MODULES:
-        for owner in of_algorithm(algorithms.load(name)):
+    for algorithm in algorithms.loadable().values():
+        for owner in of_algorithm(algorithm):
             found.setdefault(owner.section, set()).update(owner.key_names())
     found["policy"].add(CLIP_RATIO)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from typing import Any
 
+NAME = "builtin:tiny"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 

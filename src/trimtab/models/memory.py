@@ -9,6 +9,7 @@ def sizes(name: str) -> dict[str, int]:
     """Parameters and vocabulary of a directory, hub id, finished run or `builtin:tiny`.
 
     Raises:
+        ModelError: nothing that could be a model is there.
         OSError, ValueError: there is no configuration to read.
     """
     import torch
@@ -16,9 +17,11 @@ def sizes(name: str) -> dict[str, int]:
 
     from trimtab.models import builtin, policy
 
-    config: Any = LlamaConfig(**builtin.CONFIG) if name == "builtin:tiny" else None
-    if config is None:
-        config = AutoConfig.from_pretrained(policy.directory_of(name))
+    place = policy.checked_name(name, "policy.model")
+    if name == builtin.NAME:
+        config: Any = LlamaConfig(**builtin.CONFIG)
+    else:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     return {

@@ -48,23 +48,38 @@ def load(name: str, *, seed: int, key: str = "policy.model") -> LoadedModel:
     from trimtab.models import builtin
 
     logging.disable_progress_bar()
-    if name == "builtin:tiny":
+    place = checked_name(name, key)
+    if name == builtin.NAME:
         model, tokenizer = builtin.model(seed), builtin.tokenizer()
-    elif name.startswith("builtin:"):
-        raise ModelError(f"{key}: {name}, but the only built-in model is `builtin:tiny`")
     else:
-        model, tokenizer = _from_pretrained(directory_of(name), key)
+        model, tokenizer = _from_pretrained(place, key)
     model = model.float().eval()
     model.requires_grad_(True)
     return LoadedModel(model=model, tokenizer=tokenizer, eos_ids=_eos_ids(model, tokenizer))
 
 
+def checked_name(name: str, key: str) -> str:
+    """Where `from_pretrained` is to look, refused early if nothing can be there.
+
+    Raises:
+        ModelError: a pickled file, an unfinished run, a directory without config.json, or no such path.
+    """
+    from trimtab.models import builtin
+
+    if name.startswith("builtin:") and name != builtin.NAME:
+        raise ModelError(f"{key}: {name}, but the only built-in model is `{builtin.NAME}`")
+    place = directory_of(name)
+    _refuse_what_is_not_a_model(place, key)
+    return place
+
+
 def _from_pretrained(place: str, key: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
-    _refuse_what_is_not_a_model(place, key)
     try:
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise ModelError(f"{key}: cannot load {place}: {str(error).splitlines()[0]}") from error
     return model, _tokenizer(place, key)
@@ -90,7 +105,7 @@ def _tokenizer(place: str, key: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
             f"{key}: {place} has no tokenizer that can be read ({str(error).splitlines()[0]}); "
