@@ -14,7 +14,9 @@ import importlib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from annotated_types import Ge
 
 if TYPE_CHECKING:
     import torch as torch
@@ -250,14 +252,20 @@ def _select(record: Record, index: Tensor, width: int, **given: Tensor) -> Recor
     return replace(record, **picked)  # type: ignore[type-var]
 
 
+STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "allow_inf_nan": False}
+"""`__pydantic_config__` of every config record: a misspelt key is refused, a docstring is the key's help."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A number that changes over the steps: `{schedule: linear, from: 0.02, to: 0.0, steps: 500}`."""
 
+    __pydantic_config__ = STRICT
+
     kind: Literal["linear", "cosine", "constant"]
-    start: float
-    end: float
-    steps: int
+    start: Annotated[float, Ge(0)]
+    end: Annotated[float, Ge(0)]
+    steps: Annotated[int, Ge(1)]
     """From step 1 to this step; `end` after it."""
 
 

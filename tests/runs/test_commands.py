@@ -214,7 +214,7 @@ def test_a_broken_plugin_is_named_and_spoils_nothing_else(tmp_path, plugin):
     assert listed.exit_code == 0
     assert "cannot be loaded" in listed.output
     assert "clipped policy gradient" in listed.output
-    with pytest.raises(UserError, match="toy-algorithm 1.0.*a_module_that_is_not_there"):
+    with pytest.raises(UserError, match=r"toy-algorithm 1\.0.*a_module_that_is_not_there"):
         algorithms.load("toy")
     assert configs.load(small.write(tmp_path)).algorithm.name == "grpo"
 

@@ -19,7 +19,20 @@ from annotated_types import Ge, Gt
 
 from trimtab.algorithms import math
 from trimtab.errors import UnmetNeedError
-from trimtab.types import Advantages, Batch, Coefficient, Frozen, Need, Policy, Schedule, Sums, Term, Terms, torch
+from trimtab.types import (
+    STRICT,
+    Advantages,
+    Batch,
+    Coefficient,
+    Frozen,
+    Need,
+    Policy,
+    Schedule,
+    Sums,
+    Term,
+    Terms,
+    torch,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +62,6 @@ __all__ = [
     "token_ratio",
     "torch",
 ]
-
-STRICT = {"extra": "forbid", "use_attribute_docstrings": True}
-"""`__pydantic_config__` of every config record: a misspelt key is refused, a docstring is the key's help."""
-
 
 Value = TypeVar("Value")
 

@@ -230,26 +230,26 @@ def _source_and_evaluator(
     notice: Notice,
 ) -> tuple[Source, Evaluator, dict[str, int]]:
     from trimtab.data import collate
-    from trimtab.data.prompts import Limits, demonstrations, prompts
+    from trimtab.data.prompts import Left, Limits, demonstrations, prompts
 
     s = config.sampling
     limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
     shuffle, seed = config.data.shuffle, config.data.seed
 
-    def order_of(found: Sequence[Prompt | Demonstration], dropped: int) -> Order:
-        if dropped:
-            notice(f"data.train: {dropped} of {len(row_sets.train)} rows are too long and left out")
+    def order_of(found: Sequence[Prompt | Demonstration], left: Left) -> Order:
+        if str(left):
+            notice(f"data.train: of {len(row_sets.train)} rows {left}, since they are too long")
         return Order(len(found), seed=seed, shuffle=shuffle)
 
     if engine is not None and scorer is not None:
         from trimtab.rollout.evaluator import RolloutEvaluator
         from trimtab.rollout.scheduler import SamplingSource
 
-        train, dropped = prompts(row_sets.train, models.tokenizer, limits)
+        train, left = prompts(row_sets.train, models.tokenizer, limits)
         held_out = prompts(row_sets.validation, models.tokenizer, limits)[0] if row_sets.validation else []
         source = SamplingSource(
             prompts=train,
-            order=order_of(train, dropped),
+            order=order_of(train, left),
             engine=engine,
             score=scorer.score,
             collate=collate.of_rollouts,
@@ -270,17 +270,17 @@ def _source_and_evaluator(
             ranks=ranks.size,
             gather=ranks.gather,
         )
-        return source, evaluator, {"train": len(train), "validation": len(held_out), "dropped": dropped}
+        return source, evaluator, {"train": len(train), "validation": len(held_out), "dropped": left.dropped}
 
     from trimtab.data.sources import DemonstrationSource
     from trimtab.train.evaluator import DemonstrationEvaluator
 
     eos = models.tokenizer.eos_token_id
-    shown, dropped = demonstrations(row_sets.train, models.tokenizer, limits, eos)
+    shown, left = demonstrations(row_sets.train, models.tokenizer, limits, eos)
     kept = demonstrations(row_sets.validation, models.tokenizer, limits, eos)[0] if row_sets.validation else []
     reading = DemonstrationSource(
         shown,
-        order_of(shown, dropped),
+        order_of(shown, left),
         rows_per_step=config.train.prompts_per_step,
         rank=ranks.rank,
         ranks=ranks.size,
@@ -292,4 +292,4 @@ def _source_and_evaluator(
         micro_batch_tokens=numerics.micro_batch_tokens,
         ranks=ranks,
     )
-    return reading, checking, {"train": len(shown), "validation": len(kept), "dropped": dropped}
+    return reading, checking, {"train": len(shown), "validation": len(kept), "dropped": left.dropped}

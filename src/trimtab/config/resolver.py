@@ -270,7 +270,7 @@ class Resolver:
             self._find(
                 ("value", "enabled"), f"value.enabled: false, but {name} needs a critic", "leave it out, or use grpo"
             )
-        if need & Need.ROLLOUTS and not config.rewards:
+        if need & Need.ROLLOUTS and self.document.values.get("rewards", []) == []:
             self._find(("rewards",), f"rewards: none, but {name} learns from rewards", "such as [{name: exact_match}]")
         if config.sampling.max_prompt_length >= config.sampling.max_length and "max_prompt_length" in (
             self.document.values.get("sampling") or {}
@@ -389,6 +389,7 @@ def _names_at(record: type[Any], inside: list[Any]) -> list[str]:
 
 
 _EXPECTED = {
+    "finite_number": "expected a finite number",
     "float_parsing": "expected a number",
     "float_type": "expected a number",
     "int_parsing": "expected a whole number",

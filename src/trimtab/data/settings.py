@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-STRICT = {"extra": "forbid", "use_attribute_docstrings": True}
+from trimtab.types import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

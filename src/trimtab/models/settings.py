@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-STRICT = {"extra": "forbid", "use_attribute_docstrings": True}
+from trimtab.types import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

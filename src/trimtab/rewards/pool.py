@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -117,7 +118,9 @@ class Pool:
 
     def _start(self) -> _Worker:
         command = [sys.executable, "-m", "trimtab.rewards.worker", json.dumps(self.paths)]
-        return _Worker(process=subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return _Worker(
+            process=subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        )
 
     def _prepare(self, worker: _Worker, call: Call) -> str | None:
         """Let the worker import the function; the error, if there is one."""
@@ -166,7 +169,8 @@ class Pool:
         return Outcome(values=answer.get("values"), error=answer.get("error"))
 
     def _retire(self, worker: _Worker) -> None:
-        worker.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)  # and what the function has started
         worker.process.wait()
         for pipe in (worker.process.stdin, worker.process.stdout):
             if pipe is not None:

@@ -31,7 +31,8 @@ class ExactMatch:
         return text.strip().lower() if self.ignore_case else text.strip()
 
 
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
+_NUMBER = re.compile(r"(?:(?<!\d)[-+])?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|(?:(?<!\d)[-+])?(?<!\d)\.\d+")
+"""A sign behind a digit is an operator: "1-5" ends in 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,8 +47,12 @@ class Scorer:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the reward functions in metrics, in order."""
-        return tuple(spec.label for spec in self.specs)
+        """Names of the reward functions in metrics, in order; two of one name are told apart by a number."""
+        names = [spec.label for spec in self.specs]
+        return tuple(
+            name if names.count(name) == 1 else f"{name}_{names[: place + 1].count(name)}"
+            for place, name in enumerate(names)
+        )
 
     def load(self) -> None:
         """Import every function of a user before anything is sampled.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt
 
-STRICT = {"extra": "forbid", "use_attribute_docstrings": True}
+from trimtab.types import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

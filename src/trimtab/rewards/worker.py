@@ -35,7 +35,11 @@ def plain_values(values: Any, count: int) -> list[float | None]:
     Raises:
         ValueError: not one finite number or None for each of `count` completions.
     """
-    if isinstance(values, str | bytes | dict) or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
+    if (
+        isinstance(values, str | bytes | dict | set | frozenset)
+        or not hasattr(values, "__len__")
+        or not hasattr(values, "__iter__")
+    ):
         raise ValueError(f"returned {type(values).__name__}, expected a list of {count} numbers")
     if len(values) != count:
         raise ValueError(f"returned {len(values)} values for {count} completions")

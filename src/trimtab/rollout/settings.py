@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-STRICT = {"extra": "forbid", "use_attribute_docstrings": True}
+from trimtab.types import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

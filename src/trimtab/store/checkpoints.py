@@ -1,7 +1,7 @@
 """Checkpoints: one directory a step, whole or not there, every byte checked before it is used.
 
     checkpoints/120/
-      manifest.json           format, step, metrics, and the SHA-256 and size of every other file
+      manifest.json           format, step, metrics, the SHA-256 and size of every other file, and its own checksum
       policy/                 Hugging Face layout
       value/                  the critic, if there is one
       optimizer.safetensors   first and second moments by parameter name
@@ -64,20 +64,20 @@ class CheckpointStore:
         Raises:
             StorageError: the state could not be written; what was there before is untouched.
         """
+        if not self.is_writer:
+            return None
         on_schedule = last or step % self.rolling_every == 0 or step % self.settings.every == 0
         if not on_schedule and not self._is_better(metrics):
             return None
         from safetensors import SafetensorError
 
         started = time.perf_counter()
-        if self.is_writer:
-            try:
-                self._save(step, state, metrics)
-                self._prune()
-            except (OSError, SafetensorError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise StorageError(f"checkpoint of step {step}: cannot write to {self.directory}: {reason}") from error
-        self.barrier()
+        try:
+            self._save(step, state, metrics)
+            self._prune()
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(f"checkpoint of step {step}: cannot write to {self.directory}: {reason}") from error
         return time.perf_counter() - started
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:
@@ -118,7 +118,7 @@ class CheckpointStore:
         }
         for folder in sorted(p for p in scratch.rglob("*") if p.is_dir()):
             writer.sync(folder)
-        writer.write_bytes(scratch / MANIFEST, _json(manifest))
+        writer.write_bytes(scratch / MANIFEST, _json({**manifest, "checksum": _checksum(manifest)}))
         writer.sync(scratch)
         final, replaced = self.directory / str(step), self.directory / f".{step}.old"
         if replaced.exists():
@@ -147,11 +147,13 @@ class CheckpointStore:
     def fault(self, step: int) -> str | None:
         """What is wrong with a checkpoint, or None if every byte is as it was written."""
         place = self.directory / str(step)
-        manifest = self._manifest(step)
+        manifest = self._parsed(step)
         if manifest is None:
             return f"{place / MANIFEST} is missing or cannot be read"
         if manifest.get("format") != FORMAT:
             return f"{place} has format {manifest.get('format')}, this version reads format {FORMAT}"
+        if manifest.get("checksum") != _checksum(manifest):
+            return f"{place / MANIFEST} is not as it was written"
         if manifest.get("step") != step:
             return f"{place / MANIFEST} is of step {manifest.get('step')}"
         for name, expected in manifest["files"].items():
@@ -190,6 +192,7 @@ class CheckpointStore:
         from safetensors.torch import load_file
 
         step = self.newest_good()
+        self.barrier()  # every rank has looked before the first one writes
         if step is None:
             return None
         place = self.directory / str(step)
@@ -205,21 +208,22 @@ class CheckpointStore:
         return found if found is not None else max(manifests, default=None)
 
     def _manifest(self, step: int) -> Mapping[str, Any] | None:
+        """A manifest that is as it was written, or None."""
+        found = self._parsed(step)
+        return found if found is not None and found.get("checksum") == _checksum(found) else None
+
+    def _parsed(self, step: int) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = json.loads((self.directory / str(step) / MANIFEST).read_bytes())
+            found = json.loads((self.directory / str(step) / MANIFEST).read_bytes())
         except (OSError, ValueError):
             return None
-        return found if _is_manifest(found) else None
+        return found if isinstance(found, dict) else None
 
 
-def _is_manifest(found: Any) -> bool:
-    """Whether it has the parts that are looked at; a flipped bit may have renamed one."""
-    if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):
-        return False
-    files = found.get("files")
-    return isinstance(files, dict) and all(
-        isinstance(f, dict) and {"bytes", "sha256"} <= f.keys() for f in files.values()
-    )
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over everything else in a manifest."""
+    rest = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -52,11 +52,9 @@ class RunDirectory:
         path = self.root / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _acquire(descriptor):
                 holder = path.read_text() or "an unknown process"
-                raise UserError(f"{self.root}: another process trains here: {holder}") from None
+                raise UserError(f"{self.root}: another process trains here: {holder}")
             started = time.strftime("%Y-%m-%d %H:%M:%S %z")
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}, since {started}".encode(), 0)
@@ -118,3 +116,15 @@ class RunDirectory:
             number += 1
         writer.rename(self.root, aside)
         return aside
+
+
+def _acquire(descriptor: int) -> bool:
+    """Whether the lock was got; tried for a moment, since a look at the lock holds it for an instant."""
+    for _ in range(5):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False

@@ -277,7 +277,7 @@ def test_a_run_goes_on_only_with_the_configuration_that_it_was_started_with(trim
         f"error: {a_run.root}: this run was started with another configuration; "
         "use another --run-dir, or --fresh to start over"
     )
-    assert "error: rewards: the run has None, asked for is ['exact_match']" in lines
+    assert "error: rewards: the run has its default, asked for is ['exact_match']" in lines
     assert not any("max_steps" in line for line in lines)
 
 

@@ -161,8 +161,8 @@ rewards:
     ("text", "message"),
     [
         ("kl: {coef: abc}\n", "a.yaml:3: kl.coef: 'abc'; expected a number"),
-        ("kl: {coef: .nan}\n", "a.yaml:3: kl.coef: nan; expected at least 0"),
-        ("optim: {learning_rate: .nan}\n", "a.yaml:3: optim.learning_rate: nan; expected at least 0"),
+        ("kl: {coef: .nan}\n", "a.yaml:3: kl.coef: nan; expected a finite number"),
+        ("optim: {learning_rate: .nan}\n", "a.yaml:3: optim.learning_rate: nan; expected a finite number"),
         ("train: {max_steps: 1.5}\n", "a.yaml:3: train.max_steps: 1.5; expected a whole number"),
         ("kl: {target: nobody}\n", "a.yaml:3: kl.target: 'nobody'; expected 'reference_model' or 'old_policy'"),
         ("policy: 3\n", "a.yaml:3: policy: 3; expected keys and values"),

@@ -27,20 +27,20 @@ def limits(longest=4, max_length=8, what="drop"):
 
 
 def test_a_prompt_keeps_its_row_and_its_other_columns(tokenizer):
-    found, dropped = prompts(rows("12+3", answer=15, completion="51"), tokenizer, limits())
-    assert (found[0].id, found[0].text, dropped) == (0, "12+3", 0)
+    found, left = prompts(rows("12+3", answer=15, completion="51"), tokenizer, limits())
+    assert (found[0].id, found[0].text, str(left)) == (0, "12+3", "")
     assert tokenizer.decode(found[0].tokens) == "12+3"
     assert found[0].columns == {"answer": 15}
 
 
 def test_a_long_prompt_is_dropped_and_counted_and_the_others_keep_their_numbers(tokenizer):
-    found, dropped = prompts(rows("1234", "12345", "12"), tokenizer, limits())
-    assert ([p.id for p in found], dropped) == ([0, 2], 1)
+    found, left = prompts(rows("1234", "12345", "12"), tokenizer, limits())
+    assert ([p.id for p in found], str(left)) == ([0, 2], "1 left out")
 
 
 def test_a_long_prompt_is_cut_at_the_front_if_that_is_asked_for(tokenizer):
-    found, dropped = prompts(rows("abcdef"), tokenizer, limits(what="truncate"))
-    assert (tokenizer.decode(found[0].tokens), dropped) == ("cdef", 0)
+    found, left = prompts(rows("abcdef"), tokenizer, limits(what="truncate"))
+    assert (tokenizer.decode(found[0].tokens), str(left)) == ("cdef", "1 cut")
 
 
 def test_a_long_prompt_is_refused_with_its_line_if_that_is_asked_for(tokenizer):
@@ -53,8 +53,8 @@ def test_a_long_prompt_is_refused_with_its_line_if_that_is_asked_for(tokenizer):
 
 
 def test_one_token_of_the_whole_length_is_kept_for_the_completion(tokenizer):
-    found, dropped = prompts(rows("1234567", "12345678"), tokenizer, limits(longest=512, max_length=8))
-    assert ([len(p.tokens) for p in found], dropped) == ([7], 1)
+    found, left = prompts(rows("1234567", "12345678"), tokenizer, limits(longest=512, max_length=8))
+    assert ([len(p.tokens) for p in found], left.dropped) == ([7], 1)
 
 
 def test_it_is_a_fault_if_every_prompt_is_dropped(tokenizer):
@@ -80,9 +80,16 @@ def test_a_demonstration_that_does_not_fit_is_dropped_and_counted_with_the_long_
     made = rows("12345", "1", "1")
     for row, text in zip(made, ("1", "1234567", "123456"), strict=True):
         row.values["completion"] = text
-    found, dropped = demonstrations(made, tokenizer, limits(), EOS)
-    assert ([d.prompt.id for d in found], dropped) == ([2], 2)
+    found, left = demonstrations(made, tokenizer, limits(), EOS)
+    assert ([d.prompt.id for d in found], left.dropped) == ([2], 2)
     assert len(found[0].prompt.tokens) + len(found[0].completion) == 8
+
+
+def test_a_demonstration_that_does_not_fit_is_refused_with_its_line_if_that_is_asked_for(tokenizer):
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:1: the completion has 9 tokens, behind its prompt there is room for 7"
+    ):
+        demonstrations(rows("1", completion="12345678"), tokenizer, limits(what="refuse"), EOS)
 
 
 def test_it_is_a_fault_if_no_demonstration_fits(tokenizer):

@@ -210,9 +210,11 @@ def test_a_checkpoint_with_a_damaged_file_is_named_and_the_one_before_is_used(st
         (lambda place: (place / "manifest.json").unlink(), "manifest.json is missing or cannot be read"),
         (lambda place: (place / "manifest.json").write_bytes(b"{"), "manifest.json is missing or cannot be read"),
         (lambda place: (place / "manifest.json").write_bytes(b"[]"), "manifest.json is missing or cannot be read"),
-        (lambda place: (place / "manifest.json").write_bytes(b"{}"), "manifest.json is missing or cannot be read"),
+        (lambda place: (place / "manifest.json").write_bytes(b"{}"), "has format None, this version reads format 1"),
+        (lambda place: edit(place, metrics={"eval/reward/mean": 9.9}), "manifest.json is not as it was written"),
         (lambda place: edit(place, format=2), "has format 2, this version reads format 1"),
-        (lambda place: edit(place, step=1), "manifest.json is of step 1"),
+        (lambda place: edit(place, step=1), "manifest.json is not as it was written"),
+        (lambda place: copy_manifest(place, of=1), "manifest.json is of step 1"),
     ],
 )
 def test_the_fault_of_a_checkpoint_is_named(store, warnings, damage, message):
@@ -226,6 +228,10 @@ def test_the_fault_of_a_checkpoint_is_named(store, warnings, damage, message):
 def edit(place, **changes):
     path = place / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def copy_manifest(place, of):
+    (place / "manifest.json").write_bytes((place.parent / str(of) / "manifest.json").read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -280,11 +286,13 @@ def test_it_is_a_storage_error_if_no_checkpoint_is_good(store, warnings):
     assert len(warnings) == 2
 
 
-def test_a_rank_that_does_not_write_waits_and_reads(tmp_path):
+def test_a_rank_that_does_not_write_waits_before_it_goes_on_and_writes_nothing(tmp_path):
     waited = []
     reader = CheckpointStore(tmp_path, Checkpoint(), max_steps=5, is_writer=False, barrier=lambda: waited.append(1))
-    assert reader.save_if_due(0, FakeRun(), {}) is not None
+    assert reader.restore(FakeRun()) is None
     assert waited == [1]
+    assert reader.save_if_due(0, FakeRun(), {}) is None
+    assert waited == [1], "ranks must not wait in a save: they may differ in what they see on the disk"
     assert reader.steps() == []
 
 
