@@ -9,8 +9,8 @@ from trimtab.cluster.torchrun import joined
 from trimtab.operate import finish
 from trimtab.store.run_directory import RunDirectory
 
-finish.write_report = lambda *_, **__: []  # not what is tested, and slow to import
-
-with joined():
-    for path in map(Path, sys.argv[1:]):
-        train_in(configs.load(path), RunDirectory(path.with_suffix("")), fresh=False)
+if __name__ == "__main__":
+    finish.write_report = lambda *_, **__: []  # not what is tested, and slow to import
+    with joined():
+        for path in map(Path, sys.argv[1:]):
+            train_in(configs.load(path), RunDirectory(path.with_suffix("")), fresh=False)
