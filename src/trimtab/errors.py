@@ -69,6 +69,10 @@ class RewardError(UserError):
     pass
 
 
+class LockError(UserError):
+    pass
+
+
 class MissingExtraError(UserError):
     pass
 

@@ -119,6 +119,10 @@ class Checkpoints(Protocol):
         """
         ...
 
+    def best(self) -> int | None:
+        """The step of the best evaluation among the checkpoints, else the newest."""
+        ...
+
     def restore(self, state: RunState) -> int | None:
         """Put the newest checkpoint whose files are all as they were written into the run; its step, or None.
 

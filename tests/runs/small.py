@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from trimtab import config as configs
-from trimtab.cli.train import train_in
+from trimtab.operate.start import train_in
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trimtab import config as configs
-from trimtab.cli.train import train_in
+from trimtab.operate.start import train_in
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
 

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from trimtab import config as configs
-from trimtab.cli.train import train_in
 from trimtab.cluster.torchrun import joined
 from trimtab.operate import finish
+from trimtab.operate.start import train_in
 from trimtab.store.run_directory import RunDirectory
 
 if __name__ == "__main__":

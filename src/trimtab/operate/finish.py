@@ -11,21 +11,21 @@ from typing import Any
 
 from trimtab.errors import MissingExtraError
 from trimtab.observe import report
+from trimtab.ports import Checkpoints
 from trimtab.store import journal, writer
-from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.recorder import read_samples
 from trimtab.store.run_directory import RunDirectory
 
 
-def write_final(directory: RunDirectory, store: CheckpointStore) -> int | None:
+def write_final(directory: RunDirectory, checkpoints: Checkpoints) -> int | None:
     """`final/`: the Hugging Face directory of the best checkpoint, else the newest, with a model card; its step."""
-    step = store.best()
+    step = checkpoints.best()
     if step is None:
         return None
     scratch = directory.root / ".final.new"
     if scratch.exists():
         writer.remove_tree(scratch)
-    shutil.copytree(store.directory / str(step) / "policy", scratch)
+    shutil.copytree(directory.checkpoints / str(step) / "policy", scratch)
     writer.write_bytes(scratch / "README.md", _model_card(directory, step).encode())
     if directory.final.exists():
         writer.remove_tree(directory.final)

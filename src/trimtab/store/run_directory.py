@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import UserError
+from trimtab.errors import LockError
 from trimtab.store import writer
 
 
@@ -47,14 +47,14 @@ class RunDirectory:
         """Nobody else trains here meanwhile. The system frees the lock of a process that has died.
 
         Raises:
-            UserError: another process holds it; the message says which.
+            LockError: another process holds it; the message says which.
         """
         path = self.root / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not _acquire(descriptor):
                 holder = path.read_text() or "an unknown process"
-                raise UserError(f"{self.root}: another process trains here: {holder}")
+                raise LockError(f"{self.root}: another process trains here: {holder}")
             started = time.strftime("%Y-%m-%d %H:%M:%S %z")
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}, since {started}".encode(), 0)
