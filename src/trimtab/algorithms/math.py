@@ -309,23 +309,24 @@ def group_advantages(
     ddof: int = 1,
     singleton: str = "zero",
     epsilon: float = 1e-6,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-6,
     is_scored: Tensor | None = None,
 ) -> Tensor:
     """How much better each completion did than the others of its prompt.
 
     Args:
-        rewards: [B], any numeric dtype; computed in at least float32.
+        rewards: [B], any numeric dtype; computed in float64, where equal float32 numbers have exactly their mean.
         group_ids: [B] int64; groups may have any sizes and any order.
         baseline: `mean` of the group, `loo` the mean of the others, or `none`.
         scale_by: `group` divides by the group's standard deviation, `batch` by that of all rewards, `none` by nothing.
         ddof: 1 divides the variance by n - 1, 0 by n.
         singleton: a group with one scored completion gets 0 (`zero`) or its reward (`raw`).
         epsilon: added to the standard deviation.
-        tolerance: a group whose deviation is at most this times max(1, |mean|) has no spread and gets exactly 0.
+        tolerance: a group whose deviation is at most this times max(1, |mean|), some float32 roundings, has no spread
+            and gets exactly 0.
         is_scored: [B] bool; rows without a reward are left out of every statistic and get 0.
     Returns:
-        [B], no gradient.
+        [B] float32, or float64 if the rewards are; no gradient.
     Raises:
         ValueError: a mode is unknown.
     Source: GRPO arXiv:2402.03300 section 4.1.2; RLOO arXiv:2402.14740 eq. 6; Dr. GRPO arXiv:2503.20783.
@@ -335,11 +336,11 @@ def group_advantages(
     """
     if baseline not in ("mean", "loo", "none") or scale_by not in ("group", "batch", "none"):
         raise ValueError(f"baseline {baseline!r}, scale_by {scale_by!r}")
-    work = rewards if rewards.dtype in (torch.float32, torch.float64) else rewards.float()
-    on = torch.ones_like(work, dtype=torch.bool) if is_scored is None else is_scored
-    work = torch.where(on, work, work.new_zeros(()))
+    dtype = torch.float64 if rewards.dtype == torch.float64 else torch.float32
+    on = torch.ones_like(rewards, dtype=torch.bool) if is_scored is None else is_scored
+    work = torch.where(on, rewards.double(), 0.0)
     if not len(work):
-        return work
+        return work.to(dtype)
     _, place = torch.unique(group_ids, return_inverse=True)
     sums = work.new_zeros(int(place.max()) + 1)
     count = sums.index_add(0, place, on.to(work.dtype))[place]
@@ -364,7 +365,7 @@ def group_advantages(
     if baseline != "none":
         alone = work if singleton == "raw" else work.new_zeros(())
         advantages = torch.where(count == 1, alone, advantages)
-    return torch.where(on, advantages, work.new_zeros(())).detach()
+    return torch.where(on, advantages, work.new_zeros(())).detach().to(dtype)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float | None:

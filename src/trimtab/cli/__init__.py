@@ -10,7 +10,7 @@ import traceback
 import typer
 
 from trimtab import __version__
-from trimtab.cli import algorithms, check, config, evaluate, smoke, status, train
+from trimtab.cli import accept, algorithms, check, config, evaluate, smoke, status, train, watch
 from trimtab.errors import Preempted, TrimtabError
 
 app = typer.Typer(
@@ -30,6 +30,8 @@ app.command("smoke", context_settings=WORDS)(smoke.smoke)
 app.command("check", context_settings=WORDS)(check.check)
 app.command("eval", context_settings=WORDS)(evaluate.evaluate)
 app.command("status")(status.status)
+app.command("watch")(watch.watch)
+app.command("accept")(accept.accept)
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(config.app, name="config")
 

@@ -46,6 +46,10 @@ def plain_values(values: Any, count: int) -> list[float | None]:
     return [_plain(value, place) for place, value in enumerate(values)]
 
 
+MAX_REWARD = 3.4e38
+"""Rewards become float32."""
+
+
 def _plain(value: Any, place: int) -> float | None:
     if (hasattr(value, "item") and getattr(value, "size", 1) in (1, ())) or hasattr(value, "numel"):
         value = value.item()
@@ -55,6 +59,8 @@ def _plain(value: Any, place: int) -> float | None:
         raise ValueError(f"value {place} is {type(value).__name__} {str(value)[:40]!r}, expected a number or None")  # noqa: TRY004
     if not math.isfinite(value):
         raise ValueError(f"value {place} is {value}, expected a finite number or None")
+    if abs(value) > MAX_REWARD:
+        raise ValueError(f"value {place} is {float(value):g}, expected a number of at most {MAX_REWARD:g} or None")
     return float(value)
 
 

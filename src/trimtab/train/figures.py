@@ -55,7 +55,7 @@ def _zero_spread_share(batch: Batch) -> float:
     count = int(place.max()) + 1
     highest = torch.full((count,), -torch.inf).scatter_reduce(0, place, rewards.float(), "amax")
     lowest = torch.full((count,), torch.inf).scatter_reduce(0, place, rewards.float(), "amin")
-    return float((highest - lowest <= 1e-8 * highest.abs().clamp_min(1)).double().mean())
+    return float((highest - lowest <= 1e-6 * highest.abs().clamp_min(1)).double().mean())
 
 
 def _distinct_share(batch: Batch) -> float:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.math import kl_estimate
+from trimtab.errors import ConfigError, Finding
 from trimtab.ports import Models
 from trimtab.train import batches, figures, schedule, update
 from trimtab.train.optimizer import Optimizer, all_finite
@@ -87,6 +88,10 @@ class Learner:
         reward_labels: tuple[str, ...] = (),
         ranks: Ranks | None = None,
     ) -> None:
+        """
+        Raises:
+            ConfigError: there are more ranks than prompts in a step.
+        """
         self.models = models
         self.algorithm = algorithm
         self.config = config
@@ -96,6 +101,10 @@ class Learner:
         self.probe_tokens = probe_tokens
         self.reward_labels = reward_labels
         self.ranks = ranks or Ranks()
+        if train.prompts_per_step < self.ranks.size:
+            what = f"{train.prompts_per_step}, but {self.ranks.size} processes train and each takes at least one prompt"
+            hint = f"use {self.ranks.size} or more, or start fewer processes"
+            raise ConfigError([Finding(place="train.prompts_per_step", what=what, hint=hint)])
         self.step = 0
         self.applied_steps = 0
         """Steps with at least one update; the learning rate's schedule stands still in the others."""
