@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trimtab import algorithms
 from trimtab.algorithms.base import Algorithm
-from trimtab.config import sections
+from trimtab.config import aliases, sections
 from trimtab.config.document import Document, Key, copied
 from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
@@ -28,13 +28,16 @@ class Resolver:
         self.overrides = overrides
         self.findings: list[Finding] = []
         self.unused: list[str] = []
+        self.said: list[str] = []
 
     def result(self) -> RunConfig:
         for key, value, place in self.overrides:
             self.document.put(key, value, place)
+        requested = copied(self.document.values)
+        self.said, faults = aliases.spread(self.document)
+        self.findings += faults
         algorithm = self._algorithm()
         self._lay_algorithm_overrides(algorithm)
-        requested = copied(self.document.values)
         owners = sections.owners(algorithm)
         self._check_keys(algorithm, owners)
         self._spread_clip_ratio(algorithm)
@@ -98,7 +101,7 @@ class Resolver:
                     self._unused(("rewards",), algorithm)
                 continue
             if section not in known:
-                self._unknown((section,), [*known, *sections.OTHER_KEYS])
+                self._unknown((section,), [*known, *sections.OTHER_KEYS, *aliases.names()])
             elif not isinstance(values, dict):
                 self._find((section,), f"{section}: {values!r}", "expected keys and values")
                 self.document.values[section] = {}
@@ -249,6 +252,7 @@ class Resolver:
             requested=requested,
             resolved=resolved,
             unused=tuple(self.unused),
+            aliases=tuple(self.said),
             chain=self.document.chain,
             **rooms,
         )

@@ -42,6 +42,8 @@ class RunConfig:
     """Every key that this run reads, at its value."""
     unused: tuple[str, ...]
     """Keys asked for that the algorithm does not read."""
+    aliases: tuple[str, ...]
+    """What each flat name of a guide was taken for, a line each."""
     chain: tuple[str, ...]
 
     @property

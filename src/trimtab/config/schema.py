@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trimtab import __version__, algorithms
-from trimtab.config import sections
+from trimtab.config import aliases, sections
 from trimtab.rewards.settings import RewardSpec
 
 AUTO = {"const": "auto", "description": "the vetted value for this algorithm and model"}
@@ -43,6 +43,9 @@ def json_schema() -> dict[str, Any]:
         },
         "rewards": {"type": "array", "items": {"anyOf": [{"type": "string"}, reward]}},
     }
+    for name, alias in aliases.ALIASES.items():
+        properties[name] = {"description": f"The same as {'.'.join(map(str, alias.key))}."}
+    properties[aliases.BATCH_SIZE] = {"type": "integer", "description": "Completions a step: prompts x group size."}
     for section, keys in known.items():
         properties[section] = {"type": "object", "properties": keys, "additionalProperties": False}
     return {

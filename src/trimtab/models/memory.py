@@ -2,40 +2,247 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from trimtab.errors import ModelError
+from trimtab.kernels.log_probs import CHUNK_ELEMENTS
+
+FLOAT = 4
+"""Bytes of a float32; weights, gradients, moments, activations and caches are all kept in it."""
+TRAINED = 4 * FLOAT
+"""Bytes a trained parameter: weight, gradient, two moments."""
 
 
-def sizes(name: str) -> dict[str, int]:
-    """Parameters and vocabulary of a directory, hub id, finished run or `builtin:tiny`.
+class Sizes(TypedDict):
+    """What a model's config.json says of its size."""
+
+    name: str
+    architecture: str
+    parameters: int
+    trunk_parameters: int
+    """Of the model without an output layer of its own: what a critic's copy has, but for its head."""
+    matrix_parameters: int
+    """Of the layers alone: each token is multiplied with all of them."""
+    vocabulary: int
+    positions: int | None
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_size: int
+
+
+def sizes(name: str, key: str = "policy.model") -> Sizes:
+    """The sizes of a directory, hub id, finished run or `builtin:tiny`. Nothing of the weights is read.
 
     Raises:
-        ModelError: nothing that could be a model is there.
-        OSError, ValueError: there is no configuration to read.
+        ModelError: nothing that could be a model is there, or its configuration is that of no causal language model.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
     from trimtab.models import builtin, policy
 
-    place = policy.checked_name(name, "policy.model")
-    if name == builtin.NAME:
-        config: Any = LlamaConfig(**builtin.CONFIG)
-    else:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "vocabulary": int(config.get_text_config().vocab_size),
-    }
+    place = policy.checked_name(name, key)
+    try:
+        if name == builtin.NAME:
+            config: Any = LlamaConfig(**builtin.CONFIG)
+        else:
+            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # whatever a configuration from elsewhere sets off
+        raise ModelError(f"{key}: {place}: {_first_line(error)}") from error
+    return _of(name, model)
 
 
-def estimate(*, parameters: int, has_own_critic: bool, has_reference: bool) -> dict[str, float]:
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _of(name: str, model: Any) -> Sizes:
+    text = model.config.get_text_config()
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    everything = _count(model)
+    apart = {id(embedding): embedding.numel()} | ({id(head.weight): head.weight.numel()} if head is not None else {})
+    heads = int(getattr(text, "num_attention_heads", 1))
+    hidden = int(text.hidden_size)
+    return Sizes(
+        name=name,
+        architecture=type(model).__name__,
+        parameters=everything,
+        trunk_parameters=_count(model.base_model),
+        matrix_parameters=everything - sum(apart.values()),
+        vocabulary=int(text.vocab_size),
+        positions=getattr(text, "max_position_embeddings", None),
+        layers=int(text.num_hidden_layers),
+        hidden=hidden,
+        inner=int(getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * hidden),
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        head_size=int(getattr(text, "head_dim", None) or hidden // heads),
+    )
+
+
+def _count(model: Any) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def estimate(
+    *, parameters: int, has_own_critic: bool, has_reference: bool, critic_parameters: int | None = None
+) -> dict[str, float]:
     """Bytes by role at float32: a trained model holds weights, gradients and two moments; a frozen one its weights."""
-    trained, frozen = 16.0 * parameters, 4.0 * parameters
-    found = {"policy (weights, gradients, moments)": trained}
+    found = {"policy": TRAINED * float(parameters)}
     if has_own_critic:
-        found["critic, as much again"] = trained
+        found["critic"] = TRAINED * float(parameters if critic_parameters is None else critic_parameters)
     if has_reference:
-        found["reference (weights)"] = frozen
+        found["reference"] = FLOAT * float(parameters)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What decides how much memory a run wants."""
+
+    policy: Sizes
+    critic: Sizes | None = None
+    """The model whose trunk the critic copies; None: it has none, or looks at the policy's."""
+    reference: Sizes | None = None
+    longest: int
+    """Tokens of prompt and completion, at most."""
+    rows: int
+    """Completions of an update, at most."""
+    rows_at_once: int
+    """Completions that are sampled together; 0 where nothing is sampled."""
+    micro_batch_tokens: int
+
+    @property
+    def micro_batch(self) -> int:
+        """Tokens of the largest forward pass: one row at least, no more than there are."""
+        return min(max(self.micro_batch_tokens, self.longest), max(self.rows, 1) * self.longest)
+
+    def held(self) -> dict[str, float]:
+        """Bytes that are there all the time, by role."""
+        found = estimate(
+            parameters=self.policy["parameters"],
+            has_own_critic=self.critic is not None,
+            has_reference=False,
+            critic_parameters=self.critic["trunk_parameters"] + self.critic["hidden"] + 1 if self.critic else None,
+        )
+        if self.reference is not None:
+            found["reference"] = FLOAT * float(self.reference["parameters"])
+        return found
+
+    def passing(self) -> dict[str, float]:
+        """Bytes of the phases of a step, one after the other: only the largest counts."""
+        update = activation_bytes(self.policy, self.micro_batch)
+        if self.critic is not None:
+            update += activation_bytes(self.critic, self.micro_batch)
+        found = {"update": update + logit_bytes(self.policy, self.micro_batch)}
+        if self.rows_at_once:
+            found["rollout"] = cache_bytes(self.policy, self.rows_at_once * self.longest) + 3.0 * FLOAT * (
+                self.rows_at_once * self.policy["vocabulary"]
+            )
+        found["saving"] = moment_bytes(self)
+        return found
+
+    def peak(self) -> float:
+        return sum(self.held().values()) + max(self.passing().values())
+
+
+def activation_bytes(model: Sizes, tokens: int) -> float:
+    """What the layers keep for the backward pass of so many tokens; measured on models of the Llama family."""
+    queries, keys = model["heads"] * model["head_size"], model["kv_heads"] * model["head_size"]
+    a_layer = 6 * model["hidden"] + 4 * queries + 3 * keys + 4 * model["inner"]
+    return FLOAT * float(tokens) * model["layers"] * a_layer
+
+
+def logit_bytes(model: Sizes, tokens: int) -> float:
+    """Logits, their scaled copy, log-probs and what their gradient takes, of one chunk of places."""
+    return 5.0 * FLOAT * min(tokens * model["vocabulary"], CHUNK_ELEMENTS)
+
+
+def cache_bytes(model: Sizes, tokens: int) -> float:
+    """Keys and values of every layer, for so many tokens in all rows."""
+    return 2.0 * FLOAT * model["layers"] * model["kv_heads"] * model["head_size"] * tokens
+
+
+def moment_bytes(demand: Demand) -> float:
+    """Both moments of every trained parameter: they are put together once more when a checkpoint is written."""
+    return (demand.held()["policy"] + demand.held().get("critic", 0.0)) / 2
+
+
+def checkpoint_bytes(demand: Demand) -> float:
+    """Weights and both moments of what is trained."""
+    return (demand.held()["policy"] + demand.held().get("critic", 0.0)) * 3 / 4
+
+
+def available_bytes(device: str) -> tuple[float, float]:
+    """(free, total) bytes that this process may use on a device, a container's limit included."""
+    if device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return float(free), float(total)
+    import psutil
+
+    memory = psutil.virtual_memory()
+    free, total = float(memory.available), float(memory.total)
+    limit, used = _container()
+    return (min(free, limit - used), limit) if limit < total else (free, total)
+
+
+def _container() -> tuple[float, float]:
+    """(limit, used) bytes of the container; what the system would give back at once does not count as used."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = float((folder / "memory.max").read_text())  # `max` where there is none
+        used = float((folder / "memory.current").read_text())
+        parts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return limit, used - float(parts.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return float("inf"), 0.0
+
+
+def smallest_change(demand: Demand, room: float, *, group_size: int) -> str:
+    """The first of the possible changes, mildest first, with which the run would fit into `room` bytes."""
+    for words, changed in _changes(demand, group_size):
+        if changed.peak() <= room:
+            return words
+    least = sum(demand.held().values())
+    if least > room:
+        return f"the models alone take {least / 2**30:,.1f} GiB: a smaller policy.model, or a larger machine"
+    return "several of: train.micro_batch_tokens, sampling.max_length, value.model=shared, a smaller policy.model"
+
+
+def _changes(demand: Demand, group_size: int) -> list[tuple[str, Demand]]:
+    found = []
+    tokens = demand.micro_batch
+    while tokens > demand.longest:
+        tokens = max(tokens // 2, demand.longest)
+        words = f"set train.micro_batch_tokens={tokens}, which changes speed and memory but not the result"
+        found.append((words, replace(demand, micro_batch_tokens=tokens)))
+    longest = demand.longest
+    while longest >= 64 and demand.rows_at_once:
+        longest //= 2
+        words = f"set sampling.max_length={longest}"
+        found.append((words, replace(demand, longest=longest)))
+    if demand.rows_at_once > group_size:
+        words = f"set train.prompts_per_step={demand.rows_at_once // group_size // 2 or 1}"
+        found.append((words, replace(demand, rows_at_once=max(group_size, demand.rows_at_once // 2))))
+    if demand.reference is not None:
+        found.append(("set kl.coef=0, which needs no reference", replace(demand, reference=None)))
+    if demand.critic is not None:
+        words = "set value.model=shared: a critic on the policy's trunk, or an algorithm without a critic"
+        found.append((words, replace(demand, critic=None)))
+        found.append(
+            (
+                "set value.model=shared and train.micro_batch_tokens=" + str(demand.longest),
+                replace(demand, critic=None, micro_batch_tokens=demand.longest),
+            )
+        )
+    return found
+

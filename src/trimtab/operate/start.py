@@ -109,6 +109,8 @@ def _say_nothing(_: str) -> None:
 
 def _introduce(config: RunConfig, directory: RunDirectory, say: Say) -> None:
     say(f"trimtab  {config.algorithm.name}  {config.policy.model}  ->  {finish.relative(directory.root)}")
+    for line in config.aliases:
+        say(line)
     if config.unused:
         say(f"unused by {config.algorithm.name}: {', '.join(config.unused)}")
     if config.data.validation is None:
