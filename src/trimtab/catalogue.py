@@ -86,6 +86,15 @@ for _line in _TABLE.strip().splitlines():
     METRICS[_name] = Metric(name=_name, unit=_unit, help=_help)
 
 
+def is_better_lower(name: str) -> bool:
+    """Whether a smaller value of an evaluation's metric is the better one.
+
+    >>> is_better_lower("eval/loss/nll"), is_better_lower("eval/reward/mean")
+    (True, False)
+    """
+    return "/loss/" in name or name.endswith(("/truncated", "length/mean"))
+
+
 def find(name: str) -> Metric:
     """The entry of a metric, by its own name or its family's.
 

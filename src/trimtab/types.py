@@ -115,10 +115,12 @@ def _neutralise(record: Any, mask: Tensor) -> None:
     """Put 0 into the masked places of every [B, T] tensor field of a frozen record."""
     for spec in fields(record):
         value = getattr(record, spec.name)
-        if spec.name == "loss_mask" or value is None or value.shape != mask.shape:
+        if value is None or not spec.metadata.get("per_token"):
             continue
-        if spec.metadata.get("per_token"):
-            object.__setattr__(record, spec.name, torch.where(mask, value, torch.zeros((), dtype=value.dtype)))
+        if value.shape != mask.shape:
+            shapes = f"{tuple(value.shape)}, loss_mask {tuple(mask.shape)}"
+            raise ValueError(f"{type(record).__name__}.{spec.name} has shape {shapes}")
+        object.__setattr__(record, spec.name, torch.where(mask, value, torch.zeros((), dtype=value.dtype)))
 
 
 PER_TOKEN = {"per_token": True}

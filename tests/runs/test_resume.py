@@ -165,12 +165,12 @@ def test_an_early_stop_is_a_completed_run(tmp_path):
     path = small.write(tmp_path, steps=9)
     words = ["optim.learning_rate=0", "eval.every=1", "eval.early_stop.patience=2"]
     directory = small.train(path, tmp_path / "run", *words)
-    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3]
+    assert [s["step"] for s in small.steps(directory)] == [1, 2]
     assert directory.facts()["outcome"] == "stopped early"
     small.train(path, tmp_path / "run", *words)
-    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3]
+    assert [s["step"] for s in small.steps(directory)] == [1, 2]
     small.train(path, tmp_path / "run", *words[:2], "eval.early_stop.patience=4")
-    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3, 4, 5]
+    assert [s["step"] for s in small.steps(directory)] == [1, 2, 3, 4]
 
 
 def test_a_run_is_not_continued_with_a_changed_file(tmp_path):
@@ -225,3 +225,78 @@ def test_sigterm_saves_and_ends_with_75_and_the_same_command_goes_on(tmp_path):
     assert (Path(directory.checkpoints) / str(last) / "manifest.json").is_file()
     small.train(path, tmp_path / "run", f"train.max_steps={last + 1}")
     assert small.steps(directory)[-1]["step"] == last + 1
+
+
+def test_a_damaged_step_zero_is_not_taken_for_the_reference(tmp_path, monkeypatch):
+    path = small.write(tmp_path, steps=3, more="kl: {coef: 0.1}\n")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(Interrupted):
+            small.train(path, tmp_path / "run")
+    weights = tmp_path / "run" / "checkpoints" / "0" / "policy" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(StorageError, match=r"reference model is the policy at step 0, but .* has SHA-256"):
+        small.train(path, tmp_path / "run")
+
+
+def test_a_refused_continuation_leaves_a_finished_run_finished(tmp_path):
+    path = small.write(tmp_path, steps=1)
+    directory = small.train(path, tmp_path / "run")
+    with pytest.raises(ConfigError):
+        small.train(path, tmp_path / "run", "optim.learning_rate=1e-4")
+    assert not directory.failure.exists()
+    assert directory.facts()["outcome"] == "all steps done"
+
+
+def test_another_evaluation_metric_is_not_held_against_the_best_of_the_old_one(tmp_path):
+    path = small.write(tmp_path, steps=2)
+    directory = small.train(path, tmp_path / "run", "eval.early_stop.patience=1", "eval.every=1")
+    last = small.steps(directory)[-1]["step"]
+    words = [f"train.max_steps={last + 1}", "eval.early_stop={metric: eval/length/mean, patience: 1}", "eval.every=1"]
+    small.train(path, tmp_path / "run", *words)
+    assert small.steps(directory)[-1]["step"] == last + 1
+
+
+def test_a_full_disk_in_the_journal_is_a_storage_error(tmp_path, monkeypatch):
+    from trimtab.store import writer
+
+    path = small.write(tmp_path, steps=3)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer, "append", full)
+    with pytest.raises(StorageError, match=r"cannot write to .*journal.jsonl: No space left on device"):
+        small.train(path, tmp_path / "run")
+    assert small.failure(small.RunDirectory(tmp_path / "run"))["code"] == 4
+
+
+def test_what_ends_the_promise_of_equal_numbers_is_said(tmp_path, capsys):
+    path = small.write(tmp_path, steps=1)
+    directory = small.train(path, tmp_path / "run")
+    facts = directory.facts()
+    directory.describe(versions={**facts["versions"], "torch": "2.9.0"}, ranks=2)
+    small.train(path, tmp_path / "run", "train.max_steps=2")
+    assert "processes 2 -> 1, torch 2.9.0 ->" in capsys.readouterr().out
+
+
+def test_eval_finds_what_lay_beside_the_configuration(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from trimtab.cli import app
+
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "rows.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "2+2="}\n')
+    (tmp_path / "conf" / "beside.py").write_text(
+        "def size(prompts, completions, **_):\n    return [1.0] * len(prompts)\n"
+    )
+    path = small.write(tmp_path / "conf", steps=1)
+    words = ["data.train=rows.jsonl", "data.validation=rows.jsonl", "rewards=[{name: 'beside:size'}]"]
+    small.train(path, tmp_path / "run", *words)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = CliRunner().invoke(app, ["eval", str(tmp_path / "run")], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "eval/reward/size" in result.output

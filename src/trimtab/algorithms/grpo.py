@@ -65,7 +65,8 @@ class GRPOConfig:
 
 
 def needs(config: GRPOConfig) -> Need:
-    groups = Need.GROUPS if config.advantage.baseline != "none" else Need.NONE
+    compares = config.advantage.baseline != "none" or config.advantage.scale_by == "group"
+    groups = Need.GROUPS if compares else Need.NONE
     return Need.ROLLOUTS | groups | config.shared.needs()
 
 

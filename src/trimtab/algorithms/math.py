@@ -96,12 +96,15 @@ def whiten(values: Tensor, mask: Tensor, *, ddof: int = 1, epsilon: float = 1e-8
     >>> whiten(torch.tensor([[1.0, 3.0]]), torch.tensor([[True, True]]), ddof=0)
     tensor([[-1.,  1.]])
     """
-    n = mask.sum()
-    mean = masked_mean(values, mask)
-    centred = torch.where(mask, values - mean, values.new_zeros(()))
-    variance = (centred * centred).sum() / (n - ddof).clamp_min(1) if n > ddof else values.new_zeros(())
+    work, n = values.double(), mask.sum()
+    mean = masked_mean(work, mask)
+    centred = torch.where(mask, work - mean, work.new_zeros(()))
+    if bool(mask.any()) and work[mask].max() == work[mask].min():
+        centred = torch.zeros_like(centred)
+    variance = (centred * centred).sum() / (n - ddof).clamp_min(1) if n > ddof else work.new_zeros(())
     scaled = centred / torch.sqrt(variance + epsilon)
-    return scaled if shift_mean else torch.where(mask, scaled + mean, values.new_zeros(()))
+    found = scaled if shift_mean else torch.where(mask, scaled + mean, work.new_zeros(()))
+    return found.to(values.dtype)
 
 
 # ----------------------------------------------------------------------------------------------- ratios, surrogate
@@ -309,7 +312,7 @@ def group_advantages(
     ddof: int = 1,
     singleton: str = "zero",
     epsilon: float = 1e-6,
-    tolerance: float = 1e-6,
+    tolerance: float = 1e-8,
     is_scored: Tensor | None = None,
 ) -> Tensor:
     """How much better each completion did than the others of its prompt.
@@ -322,8 +325,7 @@ def group_advantages(
         ddof: 1 divides the variance by n - 1, 0 by n.
         singleton: a group with one scored completion gets 0 (`zero`) or its reward (`raw`).
         epsilon: added to the standard deviation.
-        tolerance: a group whose deviation is at most this times max(1, |mean|), some float32 roundings, has no spread
-            and gets exactly 0.
+        tolerance: a group whose deviation is at most this times max(1, |mean|) has no spread and gets exactly 0.
         is_scored: [B] bool; rows without a reward are left out of every statistic and get 0.
     Returns:
         [B] float32, or float64 if the rewards are; no gradient.
@@ -348,6 +350,8 @@ def group_advantages(
     centred = torch.where(on, work - mean, work.new_zeros(()))
     variance = sums.index_add(0, place, centred * centred)[place] / (count - ddof).clamp_min(1)
     deviation = torch.where(count > ddof, variance, work.new_zeros(())).sqrt()
+    is_flat = deviation <= tolerance * mean.abs().clamp_min(1)  # False for NaN, which must not pass as "no spread"
+    centred = torch.where(is_flat & (count > ddof), work.new_zeros(()), centred)
 
     if baseline == "mean":
         advantages = centred
@@ -356,7 +360,6 @@ def group_advantages(
     else:
         advantages = work
     if scale_by == "group":
-        is_flat = deviation <= tolerance * mean.abs().clamp_min(1)  # False for NaN, which must not pass as "no spread"
         advantages = torch.where(is_flat, work.new_zeros(()), advantages / (deviation + epsilon))
     elif scale_by == "batch":
         scored = work[on]

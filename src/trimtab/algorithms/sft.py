@@ -6,11 +6,11 @@ L = mean_t[ -log p(y_t | x, y_<t) ] over completion tokens
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from trimtab.algorithms.base import (
     STRICT,
     Advantages,
-    Aggregation,
     Algorithm,
     Batch,
     Frozen,
@@ -29,7 +29,7 @@ class Loss:
 
     __pydantic_config__ = STRICT
 
-    aggregation: Aggregation = "token-mean"
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "token-sum"] = "token-mean"
     """How token losses become one number, over the whole update."""
 
 

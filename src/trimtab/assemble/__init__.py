@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from trimtab.assemble.build import Assembled, build
 from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
-from trimtab.assemble.numerics import Numerics
+from trimtab.assemble.numerics import Numerics, what_differs
 
-__all__ = ["Assembled", "Numerics", "RowSets", "build", "read_rows", "scorer_of"]
+__all__ = ["Assembled", "Numerics", "RowSets", "build", "read_rows", "scorer_of", "what_differs"]

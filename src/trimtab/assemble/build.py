@@ -11,15 +11,16 @@ from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
 from trimtab.assemble.numerics import Numerics, choose_numerics
 from trimtab.config import RunConfig
 from trimtab.data.order import Order
-from trimtab.ports import Evaluator, Recorder, Source
+from trimtab.errors import StorageError, UserError
+from trimtab.ports import Control, Evaluator, Recorder, Source
 from trimtab.rewards.scorer import Scorer
+from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
 
 if TYPE_CHECKING:
     from trimtab.data.prompts import Demonstration
     from trimtab.models.roles import InProcessModels
-    from trimtab.train.control import SignalControl
     from trimtab.train.run import Run
     from trimtab.types import Prompt
 
@@ -34,7 +35,8 @@ class Assembled:
     models: InProcessModels
     scorer: Scorer | None
     facts: dict[str, Any]
-    control: SignalControl
+    start: int | None
+    """The step of the checkpoint that it goes on from."""
 
     def close(self) -> None:
         self.run.recorder.close()
@@ -45,6 +47,7 @@ class Assembled:
 def build(
     config: RunConfig,
     directory: RunDirectory,
+    control: Control,
     *,
     monitors: Callable[[dict[str, Any]], Sequence[Recorder]] = lambda _: (),
     notice: Notice = lambda _: None,
@@ -55,21 +58,25 @@ def build(
     Args:
         config: checked.
         directory: locked by this process; its run is continued if it has one.
+        control: asked at every step boundary whether to end.
         monitors: given the run's facts, who else is told of every step, on the first rank.
         notice: is told what was chosen or left out.
         row_sets: the rows, if they have been read already.
     """
     from trimtab.models import policy as policies
     from trimtab.observe.recorders import Recorders
-    from trimtab.store.checkpoints import CheckpointStore
     from trimtab.store.recorder import RunRecorder
-    from trimtab.train.control import SignalControl
     from trimtab.train.guard import StepGuard
     from trimtab.train.learner import Learner
     from trimtab.train.ranks import Ranks
     from trimtab.train.run import Run
 
     ranks = Ranks()
+    if config.train.prompts_per_step < ranks.size:
+        raise UserError(
+            f"train.prompts_per_step: {config.train.prompts_per_step}, but there are {ranks.size} processes and each "
+            f"needs a prompt a step; use {ranks.size} or more"
+        )
     row_sets = row_sets or read_rows(config)
     scorer = scorer_of(config)
     store = CheckpointStore(
@@ -84,8 +91,13 @@ def build(
     start = store.newest_good()
     loaded = _load_policy(config, directory, start)
     numerics = _set_numerics(config, directory, loaded.model, start)
-    models = _roles(config, directory, loaded, numerics, start)
+    models = _roles(config, directory, store, loaded, numerics, start)
     config = _fit_to_model(config, loaded.model, notice)
+    if config.need & Need.ROLLOUTS and (config.sampling.top_p < 1 or config.sampling.top_k is not None):
+        notice(
+            "sampling.top_p or top_k cuts the distribution that is sampled; the trainer's log-probs are of the whole one. "
+            "Watch rollout/trainer_mismatch, or sample with top_p: 1.0 and top_k: null"
+        )
     settings, labels = config.sampling, scorer.labels if scorer else ()
     learner = Learner(
         models=models,
@@ -109,6 +121,7 @@ def build(
             eos_ids=loaded.eos_ids,
             settings=settings,
             seed=config.train.seed,
+            rows_at_once=numerics.rollout_rows,
         )
     source, evaluator, counts = _source_and_evaluator(
         config, row_sets, models, loaded.eos_ids, engine, scorer, ranks, numerics, notice
@@ -121,7 +134,6 @@ def build(
         monitors(facts) if ranks.rank == 0 else (),
     )
     early = config.eval.early_stop
-    control = SignalControl(ranks)
     run = Run(
         learner=learner,
         models=models,
@@ -133,7 +145,7 @@ def build(
         control=control,
         max_steps=config.train.max_steps,
     )
-    return Assembled(run=run, models=models, scorer=scorer, facts=facts, control=control)
+    return Assembled(run=run, models=models, scorer=scorer, facts=facts, start=start)
 
 
 def evaluation_metric(config: RunConfig) -> str:
@@ -157,14 +169,18 @@ def _set_numerics(config: RunConfig, directory: RunDirectory, model: Any, start:
     import torch
 
     before = directory.facts().get("numerics") if start is not None else None
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    numerics = choose_numerics(config, vocabulary=vocabulary, before=before)
+    numerics = choose_numerics(config, model.config, before=before)
     torch.set_num_threads(numerics.threads)
     return numerics
 
 
 def _roles(
-    config: RunConfig, directory: RunDirectory, loaded: Any, numerics: Numerics, start: int | None
+    config: RunConfig,
+    directory: RunDirectory,
+    store: CheckpointStore,
+    loaded: Any,
+    numerics: Numerics,
+    start: int | None,
 ) -> InProcessModels:
     from trimtab.models import policy as policies
     from trimtab.models.roles import InProcessModels, frozen_copy
@@ -184,6 +200,9 @@ def _roles(
         if config.reference.model is not None:
             reference = policies.load(config.reference.model, seed=0, key="reference.model").model
         elif start is not None:
+            fault = store.fault(0)
+            if fault is not None:
+                raise StorageError(f"the reference model is the policy at step 0, but {fault}")
             reference = policies.load(str(directory.checkpoints / "0" / "policy"), seed=0, key="reference.model").model
         else:
             reference = frozen_copy(loaded.model)
@@ -259,6 +278,7 @@ def _source_and_evaluator(
             reward_errors=lambda: scorer.errors,
             rank=ranks.rank,
             ranks=ranks.size,
+            gather=ranks.gather,
         )
         evaluator = RolloutEvaluator(
             engine=engine,

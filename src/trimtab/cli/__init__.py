@@ -10,7 +10,7 @@ import traceback
 import typer
 
 from trimtab import __version__
-from trimtab.cli import accept, algorithms, check, config, evaluate, smoke, status, train, watch
+from trimtab.cli import accept, algorithms, check, config, doctor, evaluate, smoke, status, train, verify, watch
 from trimtab.errors import Preempted, TrimtabError
 
 app = typer.Typer(
@@ -32,6 +32,8 @@ app.command("eval", context_settings=WORDS)(evaluate.evaluate)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("accept")(accept.accept)
+app.command("verify")(verify.verify)
+app.command("doctor")(doctor.doctor)
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(config.app, name="config")
 

@@ -24,6 +24,7 @@ def evaluate(
     from trimtab import assemble
     from trimtab.cluster.torchrun import joined
     from trimtab.store.run_directory import RunDirectory
+    from trimtab.train.control import NoControl
 
     config = _config_of(path, checkpoint, context.args)
     if config.data.validation is None:
@@ -31,7 +32,7 @@ def evaluate(
     with joined(), tempfile.TemporaryDirectory() as scratch:
         directory = RunDirectory(Path(scratch) / "run")
         directory.create()
-        built = assemble.build(config, directory)
+        built = assemble.build(config, directory, NoControl())
         try:
             report = built.run.evaluator.evaluate_if_due(0, last=True)
         finally:
@@ -59,6 +60,7 @@ def _config_of(path: Path, checkpoint: int | None, words: list[str]) -> configs.
             raise UserError(f"{path}: no checkpoint of step {checkpoint}; there are {', '.join(map(str, there))}")
     else:
         model = path
-    requested = dict(directory.newest_config()["requested"])
+    version = directory.newest_config()
+    requested = dict(version["requested"])
     requested["policy"] = {**requested.get("policy", {}), "model": str(model)}
-    return configs.from_mapping(requested, words)
+    return configs.from_mapping(requested, words, folder=Path(version["folder"]))

@@ -52,6 +52,7 @@ def smoke(
 
     from trimtab import assemble
     from trimtab.store.run_directory import RunDirectory
+    from trimtab.train.control import NoControl
 
     config = shortened(configs.load(path, context.args))
     typer.echo(f"smoke {config.algorithm.name} {config.policy.model}: {config.train.prompts_per_step} prompts")
@@ -62,7 +63,7 @@ def smoke(
         rows = table.stage("data", lambda: assemble.read_rows(config), lambda r: f"{len(r.train):,} rows")
         built = table.stage(
             "load",
-            lambda: assemble.build(config, directory, row_sets=rows),
+            lambda: assemble.build(config, directory, NoControl(), row_sets=rows),
             lambda b: ", ".join(f"{role} {count:,} parameters" for role, count in b.facts["parameters"].items()),
         )
         try:

@@ -13,8 +13,12 @@ def is_started_by_torchrun() -> bool:
 
 
 @contextmanager
-def joined(timeout_seconds: float = 600.0) -> Iterator[None]:
-    """Inside, the process group of all ranks stands; nothing happens for a process on its own."""
+def joined(timeout_seconds: float = 7200.0) -> Iterator[None]:
+    """Inside, the process group of all ranks stands; nothing happens for a process on its own.
+
+    The time-out is long, since one rank may save or wait for rewards while the others wait for it; a rank that has died
+    is noticed at once by torchrun.
+    """
     if not is_started_by_torchrun():
         yield
         return
@@ -24,7 +28,7 @@ def joined(timeout_seconds: float = 600.0) -> Iterator[None]:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds))
     try:
         yield
     finally:

@@ -33,9 +33,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     return resolve(documents.read(path), documents.parse_overrides(overrides))
 
 
-def from_mapping(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
-    """The configuration that a dict describes."""
-    return resolve(documents.from_mapping(values), documents.parse_overrides(overrides))
+def from_mapping(values: Mapping[str, Any], overrides: Iterable[str] = (), *, folder: Path | None = None) -> RunConfig:
+    """The configuration that a dict describes; `folder` is where its relative paths are looked for too."""
+    return resolve(documents.from_mapping(values, folder=folder), documents.parse_overrides(overrides))
 
 
 def resolve(document: Document, overrides: list[tuple[Key, Any, str]]) -> RunConfig:

@@ -25,6 +25,8 @@ class Document:
     places: dict[Key, str] = field(default_factory=dict)
     chain: tuple[str, ...] = ()
     """The file and its bases, nearest first."""
+    folder: Path = field(default_factory=Path)
+    """Where the file lies; relative paths are looked for there too."""
 
     def place(self, key: Key) -> str:
         """`file:line` or `command line` of a key, or of the nearest thing around it."""
@@ -46,7 +48,7 @@ class Document:
 
     def over(self, base: Document) -> Document:
         """This document laid over another: mappings merge, everything else replaces."""
-        merged = Document(values=_merged(base.values, self.values), chain=self.chain + base.chain)
+        merged = Document(values=_merged(base.values, self.values), chain=self.chain + base.chain, folder=self.folder)
         replaced = [k for k in self.places if not isinstance(_at(self.values, k), dict)]
         merged.places = {k: p for k, p in base.places.items() if not any(k[: len(r)] == r for r in replaced)}
         merged.places |= self.places
@@ -129,9 +131,9 @@ def read(path: str | Path) -> Document:
     return document
 
 
-def from_mapping(values: Mapping[str, Any], place: str = "config") -> Document:
+def from_mapping(values: Mapping[str, Any], place: str = "config", folder: Path | None = None) -> Document:
     """A document from a dict."""
-    document = Document(values=copied(values), chain=(place,))
+    document = Document(values=copied(values), chain=(place,), folder=folder or Path())
     document.places[()] = place
     return document
 
@@ -165,7 +167,7 @@ def _read_one(path: Path, asked_at: str = "") -> Document:
         raise ConfigError([_yaml_fault(path, error)]) from None
     if reader.findings:
         raise ConfigError(reader.findings)
-    return Document(values=values, places=reader.places, chain=(str(path),))
+    return Document(values=values, places=reader.places, chain=(str(path),), folder=path.parent)
 
 
 def _yaml_fault(path: Path, error: Exception) -> Finding:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from trimtab import algorithms
+from trimtab import algorithms, catalogue
 from trimtab.algorithms.base import Algorithm
 from trimtab.config import aliases, sections
 from trimtab.config.document import Document, Key, copied
@@ -254,6 +254,7 @@ class Resolver:
             unused=tuple(self.unused),
             aliases=tuple(self.said),
             chain=self.document.chain,
+            folder=self.document.folder,
             **rooms,
         )
 
@@ -290,11 +291,22 @@ class Resolver:
                 f"{config.train.prompts_per_step}, and a mini-batch has whole prompts"
             )
             self._find(("train", "minibatches"), what)
+        if (metric := config.eval.early_stop.metric) is not None and not _is_evaluated(metric, config):
+            hint = "such as eval/reward/mean, eval/reward/<name of a reward>, eval/loss/nll"
+            self._find(("eval", "early_stop", "metric"), f"eval.early_stop.metric: {metric!r} is not evaluated", hint)
         if config.algorithm.validate is not None and (complaint := config.algorithm.validate(config.algorithm_config)):
             self._find(("algorithm",), complaint)
 
 
 # ---------------------------------------------------------------------------------------------------------- helpers
+def _is_evaluated(metric: str, config: RunConfig) -> bool:
+    """Whether an evaluation of this run gives the metric."""
+    if not config.algorithm.needs(config.algorithm_config) & Need.ROLLOUTS:
+        return metric in ("eval/loss/nll", "eval/count")
+    labels = {f"eval/reward/{spec.label}" for spec in config.rewards}
+    return metric in labels or (metric in catalogue.METRICS and metric.startswith("eval/") and "/loss/" not in metric)
+
+
 _SCHEDULE_KEYS = {"schedule": "kind", "from": "start", "to": "end", "steps": "steps"}
 """Keys of a schedule in a file, and the fields of the record."""
 _BRANCHES = ("Schedule", "constrained-float", "float", "int", "bool")

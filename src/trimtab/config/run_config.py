@@ -45,12 +45,9 @@ class RunConfig:
     aliases: tuple[str, ...]
     """What each flat name of a guide was taken for, a line each."""
     chain: tuple[str, ...]
+    folder: Path
+    """Where the configuration file lies: relative paths and reward modules are looked for there too."""
 
     @property
     def need(self) -> Need:
         return self.algorithm.needs(self.algorithm_config)
-
-    @property
-    def folder(self) -> Path:
-        """Where the configuration file lies: relative paths and reward modules are looked for there too."""
-        return Path(self.chain[0]).parent if self.chain and Path(self.chain[0]).is_file() else Path()

@@ -35,27 +35,40 @@ class Sizes(TypedDict):
     head_size: int
 
 
-def sizes(name: str, key: str = "policy.model") -> Sizes:
-    """The sizes of a directory, hub id, finished run or `builtin:tiny`. Nothing of the weights is read.
+def configuration(name: str, key: str = "policy.model") -> Any:
+    """The transformers configuration of a directory, hub id, finished run or `builtin:tiny`.
 
     Raises:
-        ModelError: nothing that could be a model is there, or its configuration is that of no causal language model.
+        ModelError: nothing that could be a model is there, or its configuration cannot be read.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+    from transformers import AutoConfig, LlamaConfig
 
     from trimtab.models import builtin, policy
 
     place = policy.checked_name(name, key)
+    if name == builtin.NAME:
+        return LlamaConfig(**builtin.CONFIG)
     try:
-        if name == builtin.NAME:
-            config: Any = LlamaConfig(**builtin.CONFIG)
-        else:
-            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        return AutoConfig.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:  # whatever a file from elsewhere sets off
+        raise ModelError(f"{key}: {place}: {_first_line(error)}") from error
+
+
+def sizes(name: str, key: str = "policy.model") -> Sizes:
+    """The sizes of a model. Nothing of the weights is read.
+
+    Raises:
+        ModelError: there is no model, or it is no causal language model.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = configuration(name, key)
+    try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # whatever a configuration from elsewhere sets off
-        raise ModelError(f"{key}: {place}: {_first_line(error)}") from error
+    except Exception as error:  # whatever a file from elsewhere sets off
+        raise ModelError(f"{key}: {name}: {_first_line(error)}") from error
     return _of(name, model)
 
 
@@ -245,4 +258,3 @@ def _changes(demand: Demand, group_size: int) -> list[tuple[str, Demand]]:
             )
         )
     return found
-

@@ -77,11 +77,17 @@ def _from_pretrained(place: str, key: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"{key}: cannot load {place}: {str(error).splitlines()[0]}") from error
+    model, told = loaded
+    if told["missing_keys"]:
+        names = ", ".join(sorted(told["missing_keys"])[:3])
+        raise ModelError(
+            f"{key}: {place} lacks weights of {type(model).__name__}: {names}; they would be random, and not by the seed"
+        )
     return model, _tokenizer(place, key)
 
 

@@ -139,15 +139,14 @@ def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 
 
 def _put(model: Any, directory: Path) -> None:
-    """Weights of a Hugging Face directory into a model that exists, in place; tied weights are stored once."""
-    from safetensors.torch import load_file
+    """Weights of a Hugging Face directory into a model that exists, in place.
 
-    weights: dict[str, Tensor] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        weights |= load_file(str(file))
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    own = model.state_dict()
-    filled = {own[name].data_ptr() for name in weights if name in own}
-    missing = [name for name in missing if own[name].data_ptr() not in filled]  # tied to one that was read
-    if missing or unexpected:
-        raise ValueError(f"{directory}: the weights do not fit the model (missing {missing}, unexpected {unexpected})")
+    By `from_pretrained`, since some architectures keep weights in another form than they store them.
+    """
+    stored, told = type(model).from_pretrained(
+        directory, dtype=model.dtype, use_safetensors=True, output_loading_info=True
+    )
+    faults = {kind: sorted(told[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if told[kind]}
+    if faults:
+        raise ValueError(f"{directory}: the weights do not fit the model: {faults}")
+    model.load_state_dict(stored.state_dict())

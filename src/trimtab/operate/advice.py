@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trimtab.assemble import Numerics
 from trimtab.config import RunConfig
-from trimtab.models.memory import Sizes, cache_bytes
+from trimtab.models.memory import TRAINED, Demand, Sizes, cache_bytes
 from trimtab.types import Need, Schedule
 
 MEASURED_SECONDS = 0.4
@@ -91,21 +93,31 @@ class _Layer:
             part.view(rows, width, self.heads, self.head_size).transpose(1, 2)
             for part in F.linear(F.rms_norm(states, (hidden,)), attend).chunk(3, dim=-1)
         )
+        queries, keys = queries + _turned(queries), keys + _turned(keys)
         seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         states = states + F.linear(seen.transpose(1, 2).reshape(rows, width, -1), out)
         gate, raised = F.linear(F.rms_norm(states, (hidden,)), up).chunk(2, dim=-1)
         return states + F.linear(F.silu(gate) * raised, down)
 
 
+def _turned(states: Any) -> Any:
+    """As much work as a rotary embedding."""
+    import torch
+
+    first, second = states.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1) * 0.5
+
+
 def _seconds(what: Callable[[], Any], *, least: float = MEASURED_SECONDS) -> float:
-    """The fastest of the calls that fit into the time, the first one not counted."""
+    """The median of the calls that fit into the time, the first one not counted."""
     what()
-    best, started = float("inf"), time.perf_counter()
-    while time.perf_counter() - started < least or best == float("inf"):
+    found: list[float] = []
+    started = time.perf_counter()
+    while not found or time.perf_counter() - started < least:
         began = time.perf_counter()
         what()
-        best = min(best, time.perf_counter() - began)
-    return best
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
 
 
 # -------------------------------------------------------------------------------------------------------------- time
@@ -128,6 +140,7 @@ class Work:
     prompt_length: float
     completion_length: float
     epochs: int
+    minibatches: int
     freezes: bool
     """The log-probs before the step are computed once more."""
     micro_batch_tokens: int
@@ -154,6 +167,8 @@ def step_seconds(work: Work, speed: Speed) -> dict[str, float]:
     trained = sum(6 * m["matrix_parameters"] * tokens for m in trunks) + 6 * _head(work.policy) * completions
     started = 3 * sum(m["layers"] for m in trunks) * speed.call_seconds * passes
     found["update"] = work.epochs * (trained / speed.train_flops + started)
+    moments = 2 * TRAINED * sum(m["parameters"] for m in trunks)  # weights, gradients and moments, read and written
+    found["optimizer"] = work.epochs * work.minibatches * moments / speed.copied_bytes
     if probed:
         found["probe"] = read([work.policy], probed, probed * work.completion_length / length)
     return found
@@ -181,6 +196,59 @@ def _sampling_seconds(work: Work, speed: Speed, prompts: int, rows: int) -> floa
 
 def _head(model: Sizes) -> int:
     return model["vocabulary"] * model["hidden"]
+
+
+# --------------------------------------------------------------------------------------------------- from a config
+def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics, *, longest: int) -> Demand:
+    """What a configuration wants to hold; `models` are those of the roles that have weights of their own."""
+    samples = bool(config.need & Need.ROLLOUTS)
+    group = config.sampling.group_size if samples else 1
+    rows = config.train.prompts_per_step * group
+    prompts = -(-config.train.prompts_per_step // config.train.minibatches)
+    return Demand(
+        policy=models["policy"],
+        critic=models.get("critic"),
+        reference=models.get("reference"),
+        longest=longest,
+        rows=prompts * group,
+        rows_at_once=min(max(1, numerics.rollout_rows // group) * group, rows) if samples else 0,
+        micro_batch_tokens=numerics.micro_batch_tokens,
+    )
+
+
+def checkpoints_kept(config: RunConfig) -> int:
+    """How many checkpoints a run has at its end, at most: step 0, the kept, the rolling, the best."""
+    settings, steps = config.checkpoint, config.train.max_steps
+    rolling = settings.rolling_every or max(1, steps // 50)
+    kept = min(settings.keep, steps // settings.every) + min(max(settings.rolling_keep, 2), -(-steps // rolling))
+    return 1 + kept + (config.data.validation is not None)
+
+
+def time_of(
+    config: RunConfig, demand: Demand, speed: Speed, *, prompt_length: float, completion_length: float
+) -> tuple[dict[str, float], float]:
+    """Seconds of a step's phases, and of all steps with their evaluations."""
+    samples = bool(config.need & Need.ROLLOUTS)
+    work = Work(
+        policy=demand.policy,
+        critic=demand.critic,
+        reference=demand.reference,
+        prompts=config.train.prompts_per_step,
+        rows=config.train.prompts_per_step * (config.sampling.group_size if samples else 1),
+        evaluated=config.eval.prompts if config.data.validation is not None else 0,
+        rows_at_once=demand.rows_at_once,
+        prompt_length=prompt_length,
+        completion_length=completion_length,
+        epochs=config.train.epochs_per_batch,
+        minibatches=config.train.minibatches,
+        freezes=bool(config.need & Need.OLD_LOG_PROBS),
+        micro_batch_tokens=demand.micro_batch,
+        probe_tokens=config.guard.probe_tokens,
+    )
+    phases = step_seconds(work, speed)
+    steps = config.train.max_steps
+    evaluations = 2 + (steps - 1) // config.eval.every if work.evaluated else 0
+    return phases, steps * sum(phases.values()) + evaluations * evaluation_seconds(work, speed)
 
 
 # ------------------------------------------------------------------------------------------------------------ guides
@@ -240,7 +308,9 @@ def _kl(coefficient: Any, has_reference: bool) -> Advice:
     if isinstance(coefficient, dict | Schedule):
         return Advice(**row, yours="a schedule")
     if not has_reference:
-        return Advice(**row, yours=f"{coefficient:g}", note="no reference is kept; watch kl/update, which should stay < 0.03")
+        return Advice(
+            **row, yours=f"{coefficient:g}", note="no reference is kept; watch kl/update, which should stay < 0.03"
+        )
     note = "" if 0.01 <= coefficient <= 0.02 else "weak hold on the reference" if coefficient < 0.01 else "strong hold"
     return Advice(**row, yours=f"{coefficient:g}", note=note)
 

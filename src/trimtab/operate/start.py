@@ -6,14 +6,14 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from trimtab import assemble
 from trimtab import config as configs
 from trimtab.config import RunConfig
-from trimtab.errors import ConfigError, DataError, Finding, LockError, TrimtabError
+from trimtab.errors import ConfigError, DataError, Finding, LockError, TrimtabError, WorkerError
 from trimtab.operate import finish
 from trimtab.ports import Recorder
 from trimtab.store import journal
@@ -54,12 +54,32 @@ def train_in(config: RunConfig, directory: RunDirectory, *, fresh: bool = False)
         directory.create()
     ranks.barrier()
     with directory.locked() if is_first else nullcontext():
+        if directory.exists:
+            _compare_with_run(config, directory)  # a refusal leaves the run that is there as it is, failure.json too
+        if is_first:
+            finish.clear_failure(directory)
         try:
             _train_locked(config, directory, say=_say if is_first else _say_nothing, is_first=is_first)
         except BaseException as error:
-            if is_first:
-                write_failure(directory, error)
+            told = _of_ranks(error, ranks.size)
+            if (is_first or isinstance(error, TrimtabError)) and not directory.failure.exists():
+                with suppress(OSError):  # a full disk must not hide what happened
+                    write_failure(directory, told)
+            if told is not error:
+                raise told from error
             raise
+
+
+def _of_ranks(error: BaseException, ranks: int) -> BaseException:
+    """What an error means where several processes train: a broken connection is another process that has ended."""
+    words = str(error).lower()
+    if (
+        ranks > 1
+        and isinstance(error, RuntimeError)
+        and any(w in words for w in ("gloo", "nccl", "connection", "peer"))
+    ):
+        return WorkerError(f"another process of the run has ended: {str(error).splitlines()[0]}")
+    return error
 
 
 def write_failure(directory: RunDirectory, error: BaseException) -> None:
@@ -76,27 +96,29 @@ def write_failure(directory: RunDirectory, error: BaseException) -> None:
 
 def _train_locked(config: RunConfig, directory: RunDirectory, *, say: Say, is_first: bool) -> None:
     from trimtab.train import loop
+    from trimtab.train.control import SignalControl
+    from trimtab.train.ranks import Ranks
 
-    if directory.exists:
-        _compare_with_run(config, directory)
     _introduce(config, directory, say)
     rows = assemble.read_rows(config)
     if directory.exists:
         _compare_data(rows.fingerprints, directory)
-    built = assemble.build(config, directory, row_sets=rows, monitors=_monitors(config, directory), notice=say)
-    if is_first:
-        finish.clear_failure(directory)
-        _write_facts(config, directory, built.facts)
-    started_at = built.run.checkpoints.newest_good()
-    if started_at is not None and started_at >= config.train.max_steps:
-        say(f"already finished: all {config.train.max_steps} steps are done; raise train.max_steps to go on")
-    try:
-        with built.control:
+    with SignalControl(Ranks()) as control:
+        built = assemble.build(
+            config, directory, control, row_sets=rows, monitors=_monitors(config, directory), notice=say
+        )
+        if is_first:
+            if built.start is not None and (changed := assemble.what_differs(directory.facts(), built.facts)):
+                say(f"from here on the numbers need not be those of an uninterrupted run: {', '.join(changed)}")
+            _write_facts(config, directory, built.facts)
+        if built.start is not None and built.start >= config.train.max_steps:
+            say(f"already finished: all {config.train.max_steps} steps are done; raise train.max_steps to go on")
+        try:
             run = loop.train(built.run)
-    finally:
-        built.close()
-    if is_first:
-        _conclude(config, directory, built, say, stopped_early=run.is_finished)
+        finally:
+            built.close()
+        if is_first:
+            _conclude(config, directory, built, say, stopped_early=run.is_finished)
 
 
 def _say(text: str) -> None:
@@ -167,10 +189,10 @@ def _compare_data(fingerprints: Mapping[str, str], directory: RunDirectory) -> N
 
 def _write_facts(config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any]) -> None:
     if not directory.exists:
-        directory.add_config(config.requested, config.resolved, why="started")
+        directory.add_config(config.requested, config.resolved, folder=config.folder, why="started")
         directory.describe(id=uuid.uuid4().hex, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
     elif configs.differences(directory.newest_config()["requested"], config.requested):
-        directory.add_config(config.requested, config.resolved, why="continued with other limits")
+        directory.add_config(config.requested, config.resolved, folder=config.folder, why="continued with other limits")
     directory.describe(ended=None)
 
 

@@ -38,6 +38,8 @@ class Call:
 class Outcome:
     values: Sequence[float | None] | None = None
     error: str | None = None
+    has_ended: bool = False
+    """The process is gone, by itself or by the time limit."""
 
 
 @dataclass(slots=True)
@@ -95,14 +97,14 @@ class Pool:
                 if outcome is None:
                     continue
             elif time.monotonic() >= deadline:
-                outcome = Outcome(error=f"took longer than {call.timeout_seconds:g} s and was killed")
+                outcome = Outcome(error=f"took longer than {call.timeout_seconds:g} s and was killed", has_ended=True)
                 self.kills += 1
             else:
                 continue
             selector.unregister(output)
             del busy[output]
             found[number] = outcome
-            if outcome.values is None and (outcome.error or "").endswith(("was killed", "process")):
+            if outcome.has_ended:
                 self._retire(worker)
             else:
                 self._idle.append(worker)
@@ -161,7 +163,7 @@ class Pool:
         if not data:
             code = worker.process.wait()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return Outcome(error=f"ended with {how} and took its process")
+            return Outcome(error=f"ended with {how} and took its process", has_ended=True)
         worker.buffer += data
         if not worker.buffer.endswith(b"\n"):
             return None

@@ -18,9 +18,6 @@ from trimtab.kernels import sampling as kernel
 from trimtab.rollout.settings import Sampling
 from trimtab.types import Draw, Rollout
 
-ROWS_AT_ONCE = 1024
-"""Completions decoded together, at most."""
-
 
 @dataclass(slots=True)
 class _Decoding:
@@ -44,10 +41,12 @@ class InProcessEngine:
         settings: Sampling,
         seed: int,
         branch: str = "main",
+        rows_at_once: int = 1024,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
+        self.rows_at_once = rows_at_once
         self.version = 0
         self._key = kernel.key(seed, branch, "rollout")
         self._eos = torch.tensor(sorted(eos_ids), dtype=torch.int64, device=model.device)
@@ -69,7 +68,7 @@ class InProcessEngine:
     def _chunks(self, draws: Sequence[Draw], group_size: int) -> Iterator[list[Draw]]:
         """Prompts of like length together, so that little is padded."""
         ordered = sorted(draws, key=lambda d: (len(d.prompt.tokens), d.draw))
-        size = max(1, ROWS_AT_ONCE // group_size)
+        size = max(1, self.rows_at_once // group_size)
         for start in range(0, len(ordered), size):
             yield ordered[start : start + size]
 

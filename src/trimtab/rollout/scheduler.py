@@ -43,6 +43,7 @@ class SamplingSource:
         reward_errors: Callable[[], int] = lambda: 0,
         rank: int = 0,
         ranks: int = 1,
+        gather: Callable[[Any], list[Any]] = lambda value: [value],
     ) -> None:
         self.prompts = prompts
         self.order = order
@@ -54,6 +55,7 @@ class SamplingSource:
         self.reward_labels = reward_labels
         self.reward_errors = reward_errors
         self.rank, self.ranks = rank, ranks
+        self.gather = gather
         self._newest: list[Scored] = []
         self._figures: dict[str, float] = {}
 
@@ -67,11 +69,13 @@ class SamplingSource:
         sampled = time.perf_counter()
         self._newest = self.score(rollouts)
         tokens = sum(len(r.tokens) for r in rollouts)
+        mine_took = (tokens, self.reward_errors(), sampled - started, time.perf_counter() - sampled)
+        of_tokens, of_errors, of_sampling, of_scoring = zip(*self.gather(mine_took), strict=True)
         self._figures = {
-            "throughput/rollout_tokens_per_second": tokens / max(sampled - started, 1e-9),
-            "reward/errors": float(self.reward_errors()),
-            "time/rollout": sampled - started,
-            "time/reward": time.perf_counter() - sampled,
+            "throughput/rollout_tokens_per_second": sum(of_tokens) / max(*of_sampling, 1e-9),
+            "reward/errors": float(sum(of_errors)),
+            "time/rollout": max(of_sampling),
+            "time/reward": max(of_scoring),
             "data/epoch": float(self.order.epoch),
         }
         return self.collate(self._newest)

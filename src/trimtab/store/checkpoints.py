@@ -50,6 +50,8 @@ class CheckpointStore:
         self.is_writer = is_writer
         self.barrier = barrier
         self.warn = warn
+        self._verified: int | None = None
+        """The newest step, if its bytes have been checked by this process and nothing was saved since."""
         self.rolling_every = settings.rolling_every or max(1, max_steps // 50)
 
     # ------------------------------------------------------------------------------------------------------ write
@@ -71,6 +73,7 @@ class CheckpointStore:
             return None
         from safetensors import SafetensorError
 
+        self._verified = None
         started = time.perf_counter()
         try:
             self._save(step, state, metrics)
@@ -174,10 +177,13 @@ class CheckpointStore:
             StorageError: there are checkpoints, but none is good.
         """
         steps = self.steps()
+        if self._verified is not None and self._verified == max(steps, default=None):
+            return self._verified
         faults = []
         for step in reversed(steps):
             fault = self.fault(step)
             if fault is None:
+                self._verified = step
                 return step
             faults.append(fault)
             self.warn(f"checkpoint {step} is not used: {fault}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trimtab.errors import StorageError
 from trimtab.store import writer
 
 
@@ -32,7 +33,10 @@ class Journal:
             {"kind": kind, "time": round(time.time(), 3), **facts}, ensure_ascii=False, allow_nan=False, sort_keys=False
         ).encode()
         line = b'{"length": %d, "crc": "%08x", "record": %s}\n' % (len(record), zlib.crc32(record), record)
-        writer.append(self.path, line)
+        try:
+            writer.append(self.path, line)
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path}: {error.strerror or error}") from error
 
     def _mend_torn_end(self) -> None:
         """End a line that a crash has cut, so that the next record stands on a line of its own."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trimtab.errors import StorageError
 from trimtab.store import writer
 from trimtab.store.journal import Journal
 from trimtab.store.run_directory import RunDirectory
@@ -26,7 +27,7 @@ class RunRecorder:
     def record(self, report: StepReport) -> None:
         if report.phase == "eval":
             self.journal.append("eval", step=report.step, metrics=dict(report.metrics))
-            write_samples(self.directory.samples / f"eval-{report.step:07}.jsonl", report.samples)
+            self._write(f"eval-{report.step:07}.jsonl", report.samples)
             return
         self.journal.append(
             "step",
@@ -37,9 +38,16 @@ class RunRecorder:
             metrics=dict(report.metrics),
         )
         if report.samples and report.step % self.rule.every == 0:
-            write_samples(self.directory.samples / f"step-{report.step:07}.jsonl", report.samples)
+            self._write(f"step-{report.step:07}.jsonl", report.samples)
             for file in sorted(self.directory.samples.glob("step-*.jsonl"))[: -self.rule.keep]:
                 file.unlink()
+
+    def _write(self, name: str, samples: Sequence[Sample]) -> None:
+        path = self.directory.samples / name
+        try:
+            write_samples(path, samples)
+        except OSError as error:
+            raise StorageError(f"cannot write to {path}: {error.strerror or error}") from error
 
     def event(self, kind: str, **facts: Any) -> None:
         self.journal.append("event", event=kind, **facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.catalogue import is_better_lower
 from trimtab.store.settings import Checkpoint
 
 
@@ -13,7 +14,7 @@ def best(manifests: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
     valued = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m.get("metrics", {})}
     if not valued:
         return None
-    sign = -1.0 if metric.startswith("eval/loss/") else 1.0
+    sign = -1.0 if is_better_lower(metric) else 1.0
     return max(valued, key=lambda step: (sign * valued[step], step))
 
 

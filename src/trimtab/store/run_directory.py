@@ -82,8 +82,10 @@ class RunDirectory:
         found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
         return found
 
-    def add_config(self, requested: Mapping[str, Any], resolved: Mapping[str, Any], *, why: str) -> int:
-        """A new version of the configuration; its number."""
+    def add_config(
+        self, requested: Mapping[str, Any], resolved: Mapping[str, Any], *, folder: Path = Path(), why: str
+    ) -> int:
+        """A new version of the configuration; its number. `folder` is where its file lies: paths are looked for there."""
         import yaml
 
         version = len(self.config_versions()) + 1
@@ -92,6 +94,7 @@ class RunDirectory:
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "who": os.environ.get("USER") or str(os.getuid()),
             "why": why,
+            "folder": str(folder.resolve()),
             "requested": dict(requested),
             "resolved": dict(resolved),
         }

@@ -56,9 +56,18 @@ def joined(records: Sequence[Record]) -> Record:
     whole: dict[str, Any] = {}
     for spec in fields(records[0]):  # type: ignore[arg-type]
         values = [getattr(r, spec.name) for r in records]
-        if values[0] is not None:
-            whole[spec.name] = _stacked(values)
+        if any(v is not None for v in values):
+            like = next(v for v in values if v is not None)
+            whole[spec.name] = _stacked(
+                [v if v is not None else _zeros(r, like) for r, v in zip(records, values, strict=True)]
+            )
     return replace(records[0], **whole)  # type: ignore[type-var]
+
+
+def _zeros(record: Any, like: Tensor) -> Tensor:
+    """What a rank that lacks a field stands in with."""
+    shape = record.loss_mask.shape if like.ndim == 2 else record.loss_mask.shape[:1]
+    return torch.zeros(shape, dtype=like.dtype)
 
 
 def _stacked(values: list[Tensor]) -> Tensor:

@@ -8,6 +8,13 @@ from types import FrameType
 from trimtab.train.ranks import Ranks
 
 
+class NoControl:
+    """Nobody asks anything: for a look at a run that is not trained."""
+
+    def should_stop(self) -> str | None:
+        return None
+
+
 class SignalControl:
     """Turns signals into a wish that the loop asks for. Use as a context manager, in the main thread.
 

@@ -15,6 +15,8 @@ def of_batch(batch: Batch, step: int) -> dict[str, float]:
     found = _lengths(batch)
     if batch.policy_versions is not None:
         found["staleness"] = float(step - 1 - int(batch.policy_versions[batch.loss_mask].min())) if _any(batch) else 0.0
+    if batch.rollout_log_probs is not None or bool(batch.is_scored.any()):
+        found["reward/unscored"] = 1.0 - float(batch.is_scored.double().mean())
     if bool(batch.is_scored.any()):
         found |= _rewards(batch)
     if batch.rollout_log_probs is not None:
@@ -44,7 +46,6 @@ def _rewards(batch: Batch) -> dict[str, float]:
         "reward/std": float(scored.std(correction=1)) if len(scored) > 1 else 0.0,
         "reward/min": float(scored.min()),
         "reward/max": float(scored.max()),
-        "reward/unscored": 1.0 - len(scored) / len(batch),
         "reward/zero_spread_groups": _zero_spread_share(batch),
     }
 
@@ -90,15 +91,17 @@ def of_frozen(batch: Batch, frozen: Frozen, advantages: Advantages) -> dict[str,
     """The engine against the trainer, the critic against the returns, the spread of the advantages."""
     mask = batch.loss_mask
     found: dict[str, float] = {}
+    scored = mask & batch.is_scored[:, None]
     if not bool(mask.any()):
         return found
     if frozen.old_log_probs is not None and batch.rollout_log_probs is not None:
         found["rollout/trainer_mismatch"] = float((frozen.old_log_probs - batch.rollout_log_probs)[mask].abs().mean())
-    values = advantages.values[mask].double()
-    found["advantage/mean"] = float(values.mean())
-    found["advantage/std"] = float(values.std(correction=0))
+    values = advantages.values[scored].double()
+    if len(values):
+        found["advantage/mean"] = float(values.mean())
+        found["advantage/std"] = float(values.std(correction=0))
     if frozen.old_values is not None and advantages.returns is not None:
-        explained = explained_variance(frozen.old_values, advantages.returns, mask)
+        explained = explained_variance(frozen.old_values, advantages.returns, scored)
         if explained is not None:
             found["explained_variance"] = explained
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.catalogue import is_better_lower
 from trimtab.rules import NO_IMPROVEMENT, NON_FINITE
 from trimtab.types import StepReport, Verdict
 
@@ -19,7 +20,7 @@ class StepGuard:
     def __init__(self, *, metric: str, patience: int | None) -> None:
         self.metric = metric
         self.patience = patience
-        self._is_loss = metric.startswith("eval/loss/")
+        self._is_loss = is_better_lower(metric)
         self._best: float | None = None
         self._without_improvement = 0
         self._non_finite = 0
@@ -54,12 +55,14 @@ class StepGuard:
 
     def state(self) -> Mapping[str, Any]:
         return {
+            "metric": self.metric,
             "best": self._best,
             "without_improvement": self._without_improvement,
             "non_finite": self._non_finite,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._best = state["best"]
-        self._without_improvement = int(state["without_improvement"])
+        if state["metric"] == self.metric:  # the best of another metric says nothing
+            self._best = state["best"]
+            self._without_improvement = int(state["without_improvement"])
         self._non_finite = int(state["non_finite"])

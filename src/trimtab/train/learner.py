@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.math import kl_estimate
-from trimtab.errors import ConfigError, Finding
+from trimtab.errors import NumericalError
 from trimtab.ports import Models
 from trimtab.train import batches, figures, schedule, update
 from trimtab.train.optimizer import Optimizer, all_finite
@@ -88,10 +88,6 @@ class Learner:
         reward_labels: tuple[str, ...] = (),
         ranks: Ranks | None = None,
     ) -> None:
-        """
-        Raises:
-            ConfigError: there are more ranks than prompts in a step.
-        """
         self.models = models
         self.algorithm = algorithm
         self.config = config
@@ -101,10 +97,6 @@ class Learner:
         self.probe_tokens = probe_tokens
         self.reward_labels = reward_labels
         self.ranks = ranks or Ranks()
-        if train.prompts_per_step < self.ranks.size:
-            what = f"{train.prompts_per_step}, but {self.ranks.size} processes train and each takes at least one prompt"
-            hint = f"use {self.ranks.size} or more, or start fewer processes"
-            raise ConfigError([Finding(place="train.prompts_per_step", what=what, hint=hint)])
         self.step = 0
         self.applied_steps = 0
         """Steps with at least one update; the learning rate's schedule stands still in the others."""
@@ -283,16 +275,20 @@ class Learner:
         metrics |= figures.of_frozen(step.batch, step.frozen, step.advantages)
         metrics |= self._reduced(tally)
         metrics |= more
-        metrics["memory/total"] = float(psutil.Process().memory_info().rss)
         seconds = sum(metrics.get(f"time/{name}", 0.0) for name in ("forward", "backward", "optimizer"))
         trained = float(step.batch.lengths.sum()) * self.train.epochs_per_batch
         metrics["throughput/train_tokens_per_second"] = trained / max(seconds, 1e-9)
+        weights_sum = self.models.weights_sum()
+        if len(set(self.ranks.gather(weights_sum))) > 1:
+            raise NumericalError(
+                f"step {step.number}: the ranks no longer hold the same weights; start again from a checkpoint"
+            )
         return StepReport(
             step=step.number,
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             prompt_ids=tuple(step.batch.prompt_ids.tolist()),
             completion_hashes=_completion_hashes(step.batch),
-            weights_sum=self.models.weights_sum(),
+            weights_sum=weights_sum,
         )
 
     def _reduced(self, tally: _Tally) -> dict[str, float]:
@@ -311,6 +307,7 @@ class Learner:
             for name, (total, count) in zip(named, self.ranks.sum(local).tolist(), strict=True):
                 if count:
                     found[name] = total / count
+        tally.most("memory/total", float(psutil.Process().memory_info().rss))
         for part in self.ranks.gather((tally.highest, tally.seconds)):
             for name, value in part[0].items():
                 found[name] = max(found.get(name, -float("inf")), value)

@@ -52,6 +52,7 @@ def resume(run: Run) -> Run:
         return run
     run.recorder.event("started", step=0)
     before = _evaluate(run, StepReport(step=0, metrics={}), last=False)
+    run.guard.judge(before)
     _save(run, before, last=True)
     return run
 

@@ -42,13 +42,18 @@ class Ranks:
         return found
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up gradients over ranks, in flat buckets. A rank without rows takes part with zeros."""
+        """Add up gradients over ranks, in flat buckets. A rank without rows takes part with zeros.
+
+        A parameter without a gradient gets zeros on one rank as on many, so the optimiser treats it alike.
+        """
+        parameters = list(parameters)
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         if self.size == 1:
             return
         bucket: list[nn.Parameter] = []
         for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
             bucket.append(parameter)
             if sum(p.numel() for p in bucket) >= BUCKET_ELEMENTS:
                 _sum_bucket(bucket)

@@ -344,7 +344,9 @@ def test_a_group_of_one_is_refused_where_groups_are_compared(faults, load):
         "command line: sampling.group_size: 1, but grpo compares completions of one prompt; use 2 or more"
     ]
     assert load(PPO, "sampling.group_size=1").sampling.group_size == 1
-    assert load(GRPO, "sampling.group_size=1", "advantage.baseline=none").sampling.group_size == 1
+    words = ("sampling.group_size=1", "advantage.baseline=none")
+    assert faults(GRPO, *words) == faults(GRPO, "sampling.group_size=1"), "dividing by a group's deviation compares too"
+    assert load(GRPO, *words, "advantage.scale_by=none").sampling.group_size == 1
 
 
 def test_an_algorithm_with_a_critic_cannot_have_it_switched_off(faults, load):

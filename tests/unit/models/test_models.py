@@ -145,3 +145,33 @@ def test_the_estimate_counts_a_critic_as_much_again():
     lean = sum(memory.estimate(parameters=sizes["parameters"], has_own_critic=False, has_reference=False).values())
     both = sum(memory.estimate(parameters=sizes["parameters"], has_own_critic=True, has_reference=False).values())
     assert both == 2 * lean
+
+
+def test_a_mixture_of_experts_is_saved_and_read(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=2, max_position_embeddings=32,
+    )  # fmt: skip
+    models = InProcessModels(
+        model=transformers.MixtralForCausalLM(config).eval(), tokenizer=builtin.tokenizer(), temperature=1.0
+    )
+    models.save(tmp_path)
+    before = models.weights_sum()
+    with torch.no_grad():
+        for parameter in models.model.parameters():
+            parameter.zero_()
+    models.load(tmp_path)
+    assert models.weights_sum() == before
+
+
+def test_a_directory_that_lacks_weights_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    roles(0).save(tmp_path)
+    file = tmp_path / "policy" / "model.safetensors"
+    weights = load_file(file)
+    weights.pop("lm_head.weight")
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks weights of LlamaForCausalLM: lm_head\.weight"):
+        policies.load(str(tmp_path / "policy"), seed=0)

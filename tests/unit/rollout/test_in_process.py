@@ -5,7 +5,6 @@ import torch
 
 from tests.contracts.engine_under_test import tiny
 from trimtab.kernels import sampling as kernel
-from trimtab.rollout import in_process
 from trimtab.types import Draw
 
 
@@ -63,10 +62,9 @@ def test_a_prompt_is_run_once_a_group_and_ended_rows_leave_the_batch(monkeypatch
     assert sum(decoding) < 1.3 * tokens, "ended completions were decoded on"
 
 
-def test_many_rows_are_decoded_in_chunks_with_the_same_result(monkeypatch):
+def test_many_rows_are_decoded_in_chunks_with_the_same_result():
     under_test = tiny()
     whole = under_test.build(0).generate(draws(under_test), group_size=4)
-    monkeypatch.setattr(in_process, "ROWS_AT_ONCE", 8)
-    assert [r.tokens for r in under_test.build(0).generate(draws(under_test), group_size=4)] == [
-        r.tokens for r in whole
-    ]
+    engine = under_test.build(0)
+    engine.rows_at_once = 8
+    assert [r.tokens for r in engine.generate(draws(under_test), group_size=4)] == [r.tokens for r in whole]

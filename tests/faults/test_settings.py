@@ -1,0 +1,117 @@
+"""A setting changes something or is refused; what is switched off asks for nothing."""
+
+import pytest
+import torch
+
+from tests.runs import small
+from trimtab import algorithms
+from trimtab import config as configs
+from trimtab.errors import ConfigError
+from trimtab.testing import cases
+from trimtab.testing.algorithms import rich_config, with_value
+
+BASE = {"algorithm": "grpo", "rewards": ["exact_match"]}
+
+EFFECTS = {
+    "policy.aggregation": {"value": "token-sum"},
+    "policy.clip_low": {"value": 0.01},
+    "policy.clip_high": {"value": 0.01},
+    "policy.dual_clip": {"value": 1.001},
+    "policy.entropy_coef": {"value": 1.0},
+    "policy.norm_length": {"value": 3, "beside": {"policy.aggregation": "seq-mean-token-sum-norm"}, "before": 7},
+    "policy.log_ratio_clamp": {"value": 0.01},
+    "kl.coef": {"value": 1.0},
+    "kl.target": {"value": "old_policy"},
+    "kl.estimator": {"value": "k1", "beside": {"kl.gradient": "direct"}},
+    "kl.gradient": {"value": "weighted"},
+    "kl.where": {"value": "reward"},
+    "advantage.baseline": {"value": "none"},
+    "advantage.scale_by": {"value": "none"},
+    "advantage.ddof": {"value": 0},
+    "advantage.singleton": {"value": "raw"},
+    "advantage.gamma": {"value": 0.5},
+    "advantage.lam": {"value": 0.1},
+    "advantage.whiten": {"value": False},
+    "advantage.bootstrap_truncated": {"value": False},
+    "value.coef": {"value": 0.5},
+    "value.clip_ratio": {"value": 0.01},
+}
+"""Another value than the default of every key of the algorithms, and what must stand beside it to matter."""
+
+
+def keys(name):
+    from trimtab.config import sections
+
+    return [f"{o.section}.{key}" for o in sections.of_algorithm(algorithms.load(name)) for key in o.key_names()]
+
+
+CASES = [(name, key) for name in ("grpo", "ppo", "sft") for key in keys(name)]
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_every_key_of_an_algorithm_changes_the_loss_or_its_gradient(name, key):
+    algorithm, effect = algorithms.load(name), EFFECTS[key]
+    config = rich_config(algorithm)
+    for beside, value in effect.get("beside", {}).items():
+        config = with_value(config, *beside.split("."), value)
+    section, part = key.split(".")
+    before = with_value(config, section, part, effect["before"]) if "before" in effect else config
+    after = with_value(config, section, part, effect["value"])
+    assert after is not None, f"{key} is not a key of {name}"
+    case = cases.make(3)
+    a, b = cases.evaluate(algorithm, before, case), cases.evaluate(algorithm, after, case)
+    changed = any(not torch.equal(a.gradients[n], b.gradients[n]) for n in a.gradients)
+    assert changed or a.loss != b.loss
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "sft"])
+@pytest.mark.parametrize("key", ["policy.entropy_coef", "kl.coef", "value.coef"])
+def test_a_coefficient_enters_the_loss_or_is_refused_as_unread(name, key):
+    if key in keys(name):
+        algorithm = algorithms.load(name)
+        found = [
+            cases.evaluate(algorithm, with_value(algorithm.config(), *key.split("."), value), cases.make()).loss
+            for value in (0.0, 1.0)
+        ]
+        assert found[0] != found[1]
+    else:
+        with pytest.raises(ConfigError, match=f"`{key}` is not read by {name} in this run"):
+            configs.from_mapping({**BASE, "algorithm": name}, [f"{key}=1.0"])
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"kl": {"coef": 0.0}, "reference": {"model": "./nowhere/at/all"}},
+        {"value": {"enabled": False, "model": "./nowhere/at/all", "coef": 0.5, "learning_rate": 1.0}},
+        {"eval": {"early_stop": {"patience": None}}},
+        {"policy": {"dual_clip": None, "norm_length": None}},
+        {"checkpoint": {"rolling_every": None}},
+        {"optim": {"max_grad_norm": None}},
+    ],
+    ids=lambda off: next(iter(off)),
+)
+def test_what_is_switched_off_asks_for_nothing(off):
+    assert configs.from_mapping({**BASE, **off}).resolved["algorithm"] == "grpo"
+
+
+def test_a_reference_that_no_term_needs_is_not_looked_for(tmp_path):
+    path = small.write(tmp_path, steps=1, more="kl: {coef: 0.0}\nreference: {model: ./nowhere/at/all}\n")
+    directory = small.train(path, tmp_path / "run", "data.validation=null", "train.prompts_per_step=2")
+    assert [s["step"] for s in small.steps(directory)] == [1]
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "sft"])
+@pytest.mark.parametrize("aggregation", algorithms.base.math.AGGREGATIONS)
+def test_an_aggregation_that_is_accepted_can_be_trained_with(name, aggregation):
+    """By the run's own length limit, where a constant length is needed; else it is refused where it is read."""
+    from trimtab.assemble.build import _with_norm_length
+
+    try:
+        config = configs.from_mapping({**BASE, "algorithm": name}, [f"policy.aggregation={aggregation}"])
+    except ConfigError as error:
+        assert name == "sft"
+        assert f"policy.aggregation: '{aggregation}'; expected" in str(error)
+        return
+    own = _with_norm_length(config)
+    assert cases.evaluate(config.algorithm, own, cases.make()).loss != 0.0
