@@ -77,6 +77,7 @@ time/optimizer               | seconds | clipping and optimiser
 time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
+checkpoint/rejected          | checkpoints | damaged checkpoints passed over since the start
 memory/total                 | bytes   | resident memory of the process
 """
 

@@ -105,6 +105,9 @@ class Models(Protocol):
 class Checkpoints(Protocol):
     """Where the states of a run are kept."""
 
+    rejected: int
+    """Damaged checkpoints passed over since the start."""
+
     def save_if_due(
         self, step: int, state: RunState, metrics: Mapping[str, float], *, last: bool = False
     ) -> float | None:

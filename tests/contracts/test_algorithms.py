@@ -55,3 +55,12 @@ def test_the_suite_catches_an_undeclared_need():
         suite.it_runs_with_exactly_the_parts_it_needs(
             broken("ppo", needs=lambda config: Need.ROLLOUTS | config.shared.needs())
         )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", list(algorithms.MODULES))
+@pytest.mark.parametrize("check", suite.CHECKS, ids=lambda check: check.__name__)
+@settings(max_examples=500, deadline=None)
+@given(seed=st.integers(0, 10_000_000))
+def test_contract_at_length(name, check, seed):
+    check(algorithms.load(name), seed)

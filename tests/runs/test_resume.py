@@ -138,6 +138,7 @@ def test_one_flipped_bit_is_found_and_the_checkpoint_before_is_used(tmp_path, ca
     assert "checkpoint 3 is not used" in said
     assert "optimizer.safetensors has SHA-256" in said
     assert small.evidence(directory) == whole
+    assert small.steps(directory)[-1]["metrics"]["checkpoint/rejected"] == 1
 
 
 def test_without_a_good_checkpoint_nothing_starts_from_scratch(tmp_path):
@@ -206,7 +207,8 @@ def test_a_critic_can_come_from_a_directory(tmp_path):
     assert (shared.checkpoints / "1" / "value" / "model.safetensors").stat().st_size < 5000
 
 
-def test_sigterm_saves_and_ends_with_75_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends_with_75_and_the_same_command_goes_on(tmp_path, number):
     path = small.write(tmp_path, steps=500)
     command = [sys.executable, "-m", "trimtab", "train", str(path), "--run-dir", str(tmp_path / "run")]
     with subprocess.Popen(
@@ -215,7 +217,7 @@ def test_sigterm_saves_and_ends_with_75_and_the_same_command_goes_on(tmp_path):
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("step"):
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
                 break
         process.stdout.read()
     assert process.returncode == 75

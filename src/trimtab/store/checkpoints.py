@@ -50,8 +50,10 @@ class CheckpointStore:
         self.is_writer = is_writer
         self.barrier = barrier
         self.warn = warn
-        self._verified: int | None = None
-        """The newest step, if its bytes have been checked by this process and nothing was saved since."""
+        self.rejected = 0
+        """Damaged checkpoints passed over since the start."""
+        self._verified: tuple[list[int], int] | None = None
+        """The steps that there were and the newest good one of them, as long as nothing is saved: bytes are read once."""
         self.rolling_every = settings.rolling_every or max(1, max_steps // 50)
 
     # ------------------------------------------------------------------------------------------------------ write
@@ -177,15 +179,16 @@ class CheckpointStore:
             StorageError: there are checkpoints, but none is good.
         """
         steps = self.steps()
-        if self._verified is not None and self._verified == max(steps, default=None):
-            return self._verified
+        if self._verified is not None and self._verified[0] == steps:
+            return self._verified[1]
         faults = []
         for step in reversed(steps):
             fault = self.fault(step)
             if fault is None:
-                self._verified = step
+                self._verified = (steps, step)
                 return step
             faults.append(fault)
+            self.rejected += 1
             self.warn(f"checkpoint {step} is not used: {fault}")
         if steps:
             raise StorageError(

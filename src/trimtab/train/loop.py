@@ -31,7 +31,8 @@ def train(run: Run) -> Run:
         run.step = report.step
         run.is_finished = verdict.finishes
         stops_for = run.control.should_stop()
-        run.recorder.record(report | {"time/step": time.perf_counter() - started})
+        took = {"time/step": time.perf_counter() - started, "checkpoint/rejected": float(run.checkpoints.rejected)}
+        run.recorder.record(report | took)
         _save(run, report, last=verdict.ends or is_last or stops_for is not None)
         if verdict.stops:
             raise GuardError(f"step {report.step}: {verdict.reason}")
