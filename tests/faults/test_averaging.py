@@ -121,7 +121,7 @@ def with_gradients(learner):
 
 
 def test_a_rank_with_few_tokens_weighs_no_more_than_they_do():
-    rows = demonstrations(10, 400)
+    rows = demonstrations(10, 200)
     alone, first, second = (with_gradients(learning.learner("sft", optim=Optim(learning_rate=0.0))) for _ in range(3))
     wanted = alone.update(collate.of_demonstrations(rows, [0, 1]))
     parts = [collate.of_demonstrations([row], [number]) for number, row in enumerate(rows)]

@@ -65,15 +65,17 @@ def test_a_grader_that_is_lost_in_a_tower_of_powers_is_killed_in_time(folder):
     before = psutil.Process().memory_info().rss
     outcome, seconds = run(folder, "powers", TOWER, timeout=0.3)
     assert outcome.error == "took longer than 0.3 s and was killed"
-    assert seconds < 1.3
+    assert seconds < 2.3
     assert psutil.Process().memory_info().rss - before < 50e6
 
 
-@pytest.mark.parametrize("text", [TOWER, "9" * 100_000, "1e999999999", "1," * 50_000, "-" * 100_000, "1" + "." * 99_999])
+@pytest.mark.parametrize(
+    "text", [TOWER, "9" * 100_000, "1e999999999", "1," * 50_000, "-" * 100_000, "1" + "." * 99_999]
+)
 def test_the_rule_for_numbers_reads_any_text_at_once(text):
     started = time.monotonic()
     assert rules.make("numeric", {})(prompts=[""], completions=[text], answer=["3"]) == [0.0]
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 5.0
 
 
 def test_a_grader_that_always_fails_is_counted_and_gives_no_reward(folder):

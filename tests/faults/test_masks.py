@@ -8,7 +8,7 @@ import torch
 from tests.unit.train import learning
 from trimtab import algorithms
 from trimtab.algorithms import math
-from trimtab.testing.algorithms import rich_config
+from trimtab.testing.algorithms import rich_config, with_value
 from trimtab.train import figures
 
 FROZEN = ("old_log_probs", "ref_log_probs", "old_values")
@@ -34,16 +34,18 @@ def spoilt(learner, row, place, name):
         value = getattr(found, name)
         if value is None:
             return found
-        value = value.clone()
-        value[batch.row_ids == row, place] = float("nan")
-        return replace(found, **{name: value})
+        junk = torch.zeros_like(value)
+        junk[batch.row_ids == row, place] = float("nan")
+        return replace(found, **{name: value + junk})  # added, so that a gradient would reach the weights
 
     setattr(learner.models, kind, changed)
     return learner
 
 
 def ppo():
-    return learning.learner("ppo", config=rich_config(algorithms.load("ppo")))
+    return learning.learner(
+        "ppo", config=with_value(rich_config(algorithms.load("ppo")), "policy", "log_ratio_clamp", None)
+    )
 
 
 @pytest.mark.parametrize("name", FROZEN + POLICY)

@@ -104,5 +104,5 @@ def test_ranks_go_on_behind_the_rows_of_all_also_when_there_are_more_or_fewer(ra
     for _ in range(3):
         wanted = [source.next_batch().prompt_ids.tolist() for source in before]
         found = [source.next_batch().prompt_ids.tolist() for source in after]
-        assert sorted(sum(found, [])) == sorted(sum(wanted, []))
+        assert sorted(i for ids in found for i in ids) == sorted(i for ids in wanted for i in ids)
         assert ranks != 2 or found == wanted

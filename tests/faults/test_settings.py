@@ -6,6 +6,9 @@ import torch
 from tests.runs import small
 from trimtab import algorithms
 from trimtab import config as configs
+from trimtab.algorithms.math import AGGREGATIONS
+from trimtab.assemble.build import _with_norm_length
+from trimtab.config import sections
 from trimtab.errors import ConfigError
 from trimtab.testing import cases
 from trimtab.testing.algorithms import rich_config, with_value
@@ -40,8 +43,6 @@ EFFECTS = {
 
 
 def keys(name):
-    from trimtab.config import sections
-
     return [f"{o.section}.{key}" for o in sections.of_algorithm(algorithms.load(name)) for key in o.key_names()]
 
 
@@ -71,9 +72,10 @@ def test_a_coefficient_enters_the_loss_or_is_refused_as_unread(name, key):
         algorithm = algorithms.load(name)
         found = [
             cases.evaluate(algorithm, with_value(algorithm.config(), *key.split("."), value), cases.make()).loss
-            for value in (0.0, 1.0)
+            for value in (0.0, 0.5, 1.0)
         ]
-        assert found[0] != found[1]
+        assert abs(found[2] - found[0]) > 1e-3
+        assert found[2] - found[1] == pytest.approx(found[1] - found[0], abs=1e-5)
     else:
         with pytest.raises(ConfigError, match=f"`{key}` is not read by {name} in this run"):
             configs.from_mapping({**BASE, "algorithm": name}, [f"{key}=1.0"])
@@ -102,16 +104,13 @@ def test_a_reference_that_no_term_needs_is_not_looked_for(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo", "sft"])
-@pytest.mark.parametrize("aggregation", algorithms.base.math.AGGREGATIONS)
-def test_an_aggregation_that_is_accepted_can_be_trained_with(name, aggregation):
-    """By the run's own length limit, where a constant length is needed; else it is refused where it is read."""
-    from trimtab.assemble.build import _with_norm_length
-
-    try:
-        config = configs.from_mapping({**BASE, "algorithm": name}, [f"policy.aggregation={aggregation}"])
-    except ConfigError as error:
-        assert name == "sft"
-        assert f"policy.aggregation: '{aggregation}'; expected" in str(error)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_an_aggregation_can_be_trained_with_or_is_refused_where_it_is_read(name, aggregation):
+    """SFT knows neither groups nor the length limit of what is sampled."""
+    words = [f"policy.aggregation={aggregation}"]
+    if name == "sft" and aggregation in ("prompt-mean", "seq-mean-token-sum-norm"):
+        with pytest.raises(ConfigError, match=f"policy.aggregation: '{aggregation}'; expected 'token-mean'"):
+            configs.from_mapping({**BASE, "algorithm": name}, words)
         return
-    own = _with_norm_length(config)
-    assert cases.evaluate(config.algorithm, own, cases.make()).loss != 0.0
+    config = configs.from_mapping({**BASE, "algorithm": name}, words)
+    assert cases.evaluate(config.algorithm, _with_norm_length(config), cases.make()).loss != 0.0

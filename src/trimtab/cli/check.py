@@ -34,6 +34,7 @@ def check(
     """Check configuration, data, rewards, model, memory and disk; estimate the time; compare with the guides' figures.
 
     Nothing is trained and no weight is read. All faults of a stage are shown at once.
+    KEY=VALUE (or --key value) behind the file overrides it.
     """
     page = _Page(is_silent=as_json, found={"ok": False})
     try:
@@ -307,7 +308,7 @@ def _memory(page: _Page, config: configs.RunConfig, demand: Demand, device: str)
         "critic": "the same of the critic, as much again: a critic of its own doubles the trained memory",
         "reference": "weights, frozen: 4 bytes a parameter",
         "update": f"activations and logits of {demand.micro_batch:,} tokens",
-        "rollout": f"keys and values of {demand.rows_at_once:,} completions of {demand.longest:,} tokens",
+        "rollout": f"keys, values and logits of {demand.rows_at_once:,} completions of {demand.longest:,} tokens",
         "saving": "the moments once more, while a checkpoint is written",
     }
     if "critic" in held:
@@ -384,11 +385,12 @@ def _time(
         ],
     }
     source = f"as in {like.root}" if like and known else "as in the data" if completion else "the limit"
+    count, more = config.train.max_steps, " and evaluations" if config.data.validation is not None else ""
     for number, (length, (phases, whole)) in enumerate(zip(cases, seconds, strict=True)):
         step = sum(phases.values())
         why = source if number == 0 else "a quarter of it"
-        text = f"{_clock(step)} a step, {_clock(whole)} in all ({config.train.max_steps} steps"
-        text += f" and evaluations), if completions have {length:,.0f} tokens, {why}"
+        text = f"{_clock(step)} a step, {_clock(whole)} in all ({count} steps{more}), "
+        text += f"if completions have {length:,.3g} tokens, {why}"
         page.row("" if number else "about", "" if number else "time", text)
         if number == 0:
             page.more("a step: " + ", ".join(f"{name} {_clock(part)}" for name, part in phases.items()))

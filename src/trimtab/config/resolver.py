@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
@@ -162,6 +163,7 @@ class Resolver:
         given = {k: v for k, v in values.items() if k in owner.key_names()} if isinstance(values, dict) else {}
         asked = _prepared({k: v for k, v in given.items() if v != "auto"}, owner.record)
         merged = {**_fields(owner.default), **asked}
+        self._refuse_truths((owner.section,), [], asked, owner.record)
         for name, value in asked.items():
             default = getattr(owner.default, name)
             if is_dataclass(default) and isinstance(value, dict) and not isinstance(default, Schedule):
@@ -173,6 +175,16 @@ class Resolver:
             for fault in error.errors():
                 self._fault((owner.section,), fault, owner.record)
             return owner.default
+
+    def _refuse_truths(self, prefix: Key, inside: list[Any], asked: Any, record: type[Any]) -> None:
+        """True and false are no numbers, though pydantic would take them for 1 and 0."""
+        for spec in fields(record) if isinstance(asked, dict) else ():
+            value, inner, path = asked.get(spec.name), spec.default_factory, [*inside, spec.name]
+            if isinstance(value, bool) and _NUMBER.search(str(spec.type)) and "bool" not in str(spec.type):
+                key = (*prefix, *_known_path(path))
+                self._find(key, f"{_dotted(key)}: {value!r}", "expected a number")
+            elif isinstance(value, dict) and (is_dataclass(inner) or "kind" in value):
+                self._refuse_truths(prefix, path, value, inner if isinstance(inner, type) else Schedule)
 
     def _fault(self, prefix: Key, fault: Any, record: type[Any]) -> None:
         branches = {part for part in fault["loc"] if part in _BRANCHES}
@@ -200,6 +212,7 @@ class Resolver:
         found = []
         for number, entry in enumerate(given):
             asked = {"name": entry} if isinstance(entry, str) else entry
+            self._refuse_truths(("rewards", number), [], asked, RewardSpec)
             try:
                 found.append(_adapter(RewardSpec).validate_python(asked))
             except ValidationError as error:
@@ -307,6 +320,8 @@ def _is_evaluated(metric: str, config: RunConfig) -> bool:
     return metric in labels or (metric in catalogue.METRICS and metric.startswith("eval/") and "/loss/" not in metric)
 
 
+_NUMBER = re.compile(r"\b(int|float|Coefficient)\b")
+"""In a field's type: it may be a number."""
 _SCHEDULE_KEYS = {"schedule": "kind", "from": "start", "to": "end", "steps": "steps"}
 """Keys of a schedule in a file, and the fields of the record."""
 _BRANCHES = ("Schedule", "constrained-float", "float", "int", "bool")

@@ -13,6 +13,8 @@ FLOAT = 4
 """Bytes of a float32; weights, gradients, moments, activations and caches are all kept in it."""
 TRAINED = 4 * FLOAT
 """Bytes a trained parameter: weight, gradient, two moments."""
+SHORTEST = 16
+"""Tokens; no shorter completions are proposed."""
 
 
 class Sizes(TypedDict):
@@ -198,8 +200,8 @@ def available_bytes(device: str) -> tuple[float, float]:
     if device == "cuda":
         import torch
 
-        free, total = torch.cuda.mem_get_info()
-        return float(free), float(total)
+        on_device = torch.cuda.mem_get_info()
+        return float(on_device[0]), float(on_device[1])
     import psutil
 
     memory = psutil.virtual_memory()
@@ -221,40 +223,38 @@ def _container() -> tuple[float, float]:
 
 
 def smallest_change(demand: Demand, room: float, *, group_size: int) -> str:
-    """The first of the possible changes, mildest first, with which the run would fit into `room` bytes."""
-    for words, changed in _changes(demand, group_size):
-        if changed.peak() <= room:
-            return words
-    least = sum(demand.held().values())
-    if least > room:
-        return f"the models alone take {least / 2**30:,.1f} GiB: a smaller policy.model, or a larger machine"
-    return "several of: train.micro_batch_tokens, sampling.max_length, value.model=shared, a smaller policy.model"
+    """What to set so that a run fits into `room` bytes: at each turn the mildest change to what is the largest."""
+    settings: dict[str, str] = {}
+    while demand.peak() > room:
+        changed = _milder(demand, room, group_size)
+        if changed is None:
+            least = sum(demand.held().values()) + demand.passing()["saving"]
+            return f"the model alone takes {least / 2**30:,.1f} GiB: a smaller policy.model, or a larger machine"
+        key, value, demand = changed
+        settings[key] = value
+    words = " ".join(f"{key}={value}" for key, value in settings.items())
+    is_neutral = set(settings) == {"train.micro_batch_tokens"}
+    return f"set {words}" + (", which changes speed and memory but not the result" if is_neutral else "")
 
 
-def _changes(demand: Demand, group_size: int) -> list[tuple[str, Demand]]:
-    found = []
-    tokens = demand.micro_batch
-    while tokens > demand.longest:
-        tokens = max(tokens // 2, demand.longest)
-        words = f"set train.micro_batch_tokens={tokens}, which changes speed and memory but not the result"
-        found.append((words, replace(demand, micro_batch_tokens=tokens)))
-    longest = demand.longest
-    while longest >= 64 and demand.rows_at_once:
-        longest //= 2
-        words = f"set sampling.max_length={longest}"
-        found.append((words, replace(demand, longest=longest)))
-    if demand.rows_at_once > group_size:
-        words = f"set train.prompts_per_step={demand.rows_at_once // group_size // 2 or 1}"
-        found.append((words, replace(demand, rows_at_once=max(group_size, demand.rows_at_once // 2))))
-    if demand.reference is not None:
-        found.append(("set kl.coef=0, which needs no reference", replace(demand, reference=None)))
-    if demand.critic is not None:
-        words = "set value.model=shared: a critic on the policy's trunk, or an algorithm without a critic"
-        found.append((words, replace(demand, critic=None)))
-        found.append(
-            (
-                "set value.model=shared and train.micro_batch_tokens=" + str(demand.longest),
-                replace(demand, critic=None, micro_batch_tokens=demand.longest),
-            )
-        )
-    return found
+def _milder(demand: Demand, room: float, group_size: int) -> tuple[str, str, Demand] | None:
+    """(key, value, the demand with it), or None if only another model would help."""
+    passing = demand.passing()
+    if sum(demand.held().values()) + passing["saving"] > room:
+        if demand.critic is not None:
+            return "value.model", "shared", replace(demand, critic=None)
+        if demand.reference is not None:
+            return "kl.coef", "0", replace(demand, reference=None)
+        return None
+    update = passing["update"] >= passing.get("rollout", 0.0)
+    if update and demand.micro_batch > demand.longest:
+        tokens = max(demand.micro_batch // 2, demand.longest)
+        return "train.micro_batch_tokens", str(tokens), replace(demand, micro_batch_tokens=tokens)
+    if not update and demand.rows_at_once >= 2 * group_size:
+        prompts = demand.rows_at_once // group_size // 2
+        rows = prompts * group_size
+        return "train.prompts_per_step", str(prompts), replace(demand, rows=min(demand.rows, rows), rows_at_once=rows)
+    if demand.longest > SHORTEST:
+        length = max(SHORTEST, demand.longest // 2)
+        return "sampling.max_length", str(length), replace(demand, longest=length)
+    return None

@@ -317,7 +317,7 @@ def _kl(coefficient: Any, has_reference: bool) -> Advice:
 
 def _gamma(gamma: float, longest: int) -> Advice:
     note = ""
-    if gamma < 1 and longest > 5 / (1 - gamma):
+    if longest * (1 - gamma) > 5 + 1e-9:  # more than five times as far as the discount reaches
         share = gamma**longest
         note = f"over {longest:,} tokens the reward at the end counts {share:.2g} at the first; use 1.0"
     return Advice(setting="advantage.gamma", yours=f"{gamma:g}", guides="0.99, or 1 if long", note=note)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,22 @@ def verify(root: Path) -> Verdict:
     good = _checkpoints(directory, verdict)
     steps = _journal(directory, facts, resolved, verdict)
     if steps is not None:
-        _ends_agree(directory, facts, resolved, steps, good, verdict)
-        _weights(directory, steps, good, verdict)
-    _final(directory, facts, good, verdict)
+        with _readable(verdict, "journal", directory.journal):
+            _ends_agree(directory, facts, resolved, steps, good, verdict)
+        with _readable(verdict, "weights", directory.journal):
+            _weights(directory, steps, good, verdict)
+    with _readable(verdict, "final", directory.final):
+        _final(directory, facts, good, verdict)
     return verdict
+
+
+@contextmanager
+def _readable(verdict: Verdict, part: str, place: object, prefix: str = "") -> Iterator[None]:
+    """What is read within may be anything; what cannot be made sense of is a finding."""
+    try:
+        yield
+    except DAMAGE as error:
+        verdict.fault(part, place, f"{prefix}not as Trimtab writes it ({type(error).__name__}: {_reason(error)})")
 
 
 def _reason(error: BaseException) -> str:
@@ -143,10 +156,13 @@ def _checkpoints(directory: RunDirectory, verdict: Verdict) -> list[int]:
             verdict.is_storage_damaged = True
             continue
         good.append(step)
-        named = _manifest(directory, step)["files"]
-        files, size = files + len(named) + 1, size + sum(entry["bytes"] for entry in named.values())
-        for extra in _unnamed(directory.checkpoints / str(step), named):
-            verdict.fault("checkpoints", extra, "is not in the manifest", "remove it; it did not come from this run")
+        with _readable(verdict, "checkpoints", directory.checkpoints / str(step)):
+            named = _manifest(directory, step)["files"]
+            files, size = files + len(named) + 1, size + sum(entry["bytes"] for entry in named.values())
+            for extra in _unnamed(directory.checkpoints / str(step), named):
+                verdict.fault(
+                    "checkpoints", extra, "is not in the manifest", "remove it; it did not come from this run"
+                )
     if not good:
         what = f"none of {len(steps)} checkpoints is good" if steps else "there is no checkpoint"
         verdict.fault("checkpoints", directory.checkpoints, what)
@@ -200,14 +216,11 @@ def _journal(
         return None
     for check in (_pairs, _groups):
         for step in steps:
-            try:
+            with _readable(verdict, "journal", directory.journal, f"step {step['step']}: "):
                 check(directory.journal, step, resolved, verdict)
-            except DAMAGE as error:
-                verdict.fault(
-                    "journal", directory.journal, f"step {step.get('step')}: not as written: {_reason(error)}"
-                )
     if is_whole and "journal" not in verdict.findings:
-        _epochs(directory.journal, steps, facts, resolved, verdict)
+        with _readable(verdict, "journal", directory.journal):
+            _epochs(directory.journal, steps, facts, resolved, verdict)
     if "journal" not in verdict.findings:
         range_ = f"steps {steps[0]['step']} to {steps[-1]['step']}" if steps else "no step yet"
         verdict.good("journal", f"{len(records)} records, {range_}, every CRC as written")
@@ -348,7 +361,7 @@ def _weights(directory: RunDirectory, steps: list[Mapping[str, Any]], good: list
             continue
         place = directory.checkpoints / str(step)
         try:
-            found = weights_sum(place)
+            found = weights_sum(place, _manifest(directory, step)["files"])
         except (*DAMAGE, SafetensorError) as error:
             verdict.fault("weights", place, f"the weights cannot be summed: {_reason(error)}")
             continue
@@ -363,8 +376,8 @@ def _weights(directory: RunDirectory, steps: list[Mapping[str, Any]], good: list
         verdict.good("weights", f"{_listed(equal)}: the sums of the weights are those in the journal")
 
 
-def weights_sum(checkpoint: Path) -> str | None:
-    """The order-free 64-bit sum over the bits of all trained weights, as the learner reports it.
+def weights_sum(checkpoint: Path, names: Iterable[str]) -> str | None:
+    """The order-free 64-bit sum over the bits of all trained weights in the named files, as the learner reports it.
 
     Which are trained, the moments tell: the optimiser's state names every trained parameter once, weights that are
     tied to it not again. None if a trained weight is not in the files under its own name, or is not float32.
@@ -373,10 +386,9 @@ def weights_sum(checkpoint: Path) -> str | None:
 
     trained = _trained(checkpoint)
     total, met = 0, set()
-    files = [("policy", f) for f in sorted((checkpoint / "policy").glob("*.safetensors"))]
-    files += [("value", f) for f in [checkpoint / "value" / "model.safetensors"] if f.is_file()]
-    for role, file in files:
-        with safe_open(str(file), framework="np") as tensors:
+    for file in sorted(name for name in names if name.endswith(".safetensors") and "/" in name):
+        role = file.split("/")[0]
+        with safe_open(str(checkpoint / file), framework="np") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 full = f"{role}.{name}"
                 if full not in trained:

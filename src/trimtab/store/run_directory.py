@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import LockError
+from trimtab.errors import LockError, StorageError, UserError
 from trimtab.store import writer
 
 
@@ -36,11 +36,22 @@ class RunDirectory:
         return (self.root / "run.json").is_file()
 
     def create(self) -> None:
-        """The folders, for nobody else to look into."""
-        writer.make_directory(self.root)
-        self.root.chmod(0o700)
-        for folder in (self.checkpoints, self.samples, self.config):
-            writer.make_directory(folder)
+        """The folders, for nobody else to look into.
+
+        Raises:
+            UserError: the path leads through a file, or nothing may be written there.
+            StorageError: the disk takes no more.
+        """
+        try:
+            writer.make_directory(self.root)
+            self.root.chmod(0o700)
+            for folder in (self.checkpoints, self.samples, self.config):
+                writer.make_directory(folder)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            what = f"{self.root}: no run can be kept here: {error.strerror}"
+            raise UserError(f"{what}; give a directory with --run-dir") from error
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.root}: {error.strerror or error}") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -75,7 +86,7 @@ class RunDirectory:
 
     def describe(self, **facts: Any) -> None:
         """Put facts into run.json beside those that are there."""
-        writer.replace_bytes(self.root / "run.json", json.dumps({**self.facts(), **facts}, indent=1).encode())
+        self._replace(self.root / "run.json", json.dumps({**self.facts(), **facts}, indent=1))
 
     def facts(self) -> dict[str, Any]:
         path = self.root / "run.json"
@@ -99,8 +110,15 @@ class RunDirectory:
             "resolved": dict(resolved),
         }
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-        writer.replace_bytes(self.config / f"{version:04}.yaml", text.encode())
+        self._replace(self.config / f"{version:04}.yaml", text)
         return version
+
+    @staticmethod
+    def _replace(path: Path, text: str) -> None:
+        try:
+            writer.replace_bytes(path, text.encode())
+        except OSError as error:
+            raise StorageError(f"cannot write to {path}: {error.strerror or error}") from error
 
     def config_versions(self) -> list[Path]:
         return sorted(p for p in self.config.glob("*.yaml") if p.stem.isdigit())
