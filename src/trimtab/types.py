@@ -147,7 +147,7 @@ class Batch:
     prompt_ids: Tensor
     """[B] int64, the row of the data that the prompt is."""
     rewards: Tensor
-    """[B] float, 0 where not `is_scored`."""
+    """[B] float64, 0 where not `is_scored`: rounded to float32, equal sums of parts could differ."""
     is_scored: Tensor
     """[B] bool."""
     is_truncated: Tensor

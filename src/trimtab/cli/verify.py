@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from trimtab.operate.verify import Verdict
+    from trimtab.operate.verdict import Verdict
 
 
 def verify(

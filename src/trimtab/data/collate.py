@@ -26,7 +26,7 @@ def of_rollouts(scored: Sequence[Scored]) -> Batch:
         group_ids=torch.tensor([r.draw for r in rollouts], dtype=torch.int64),
         row_ids=torch.tensor([(r.draw << 16) + r.index for r in rollouts], dtype=torch.int64),
         prompt_ids=torch.tensor([r.prompt.id for r in rollouts], dtype=torch.int64),
-        rewards=torch.tensor([s.reward for s in scored], dtype=torch.float32),
+        rewards=torch.tensor([s.reward for s in scored], dtype=torch.float64),
         reward_parts=torch.tensor(parts, dtype=torch.float32).reshape(len(scored), -1),
         token_rewards=_padded_floats([s.token_rewards or () for s in scored], mask) if has_token_rewards else None,
         is_scored=torch.tensor([s.is_scored for s in scored], dtype=torch.bool),

@@ -61,7 +61,7 @@ def prompts(rows: Sequence[Row], tokenizer: Any, limits: Limits) -> tuple[list[P
                 left.dropped += 1
                 continue
             left.truncated += 1
-            tokens = tokens[-longest:]
+            tokens = _cut(tokens, longest, tokenizer.bos_token_id)
         columns = {name: value for name, value in row.values.items() if name not in ("prompt", "completion")}
         found.append(Prompt(id=row.id, text=text, tokens=tokens, columns=columns))
     if not found:
@@ -96,6 +96,13 @@ def demonstrations(
         what = f"no demonstration fits into sampling.max_length {limits.max_length}"
         raise DataError([Finding(place=rows[0].place, what=what)])
     return found, left
+
+
+def _cut(tokens: tuple[int, ...], longest: int, bos_id: int | None) -> tuple[int, ...]:
+    """The end of a prompt; a token that begins every sequence stays in front."""
+    if bos_id is not None and tokens[0] == bos_id and longest > 1:
+        return (bos_id, *tokens[-(longest - 1) :])
+    return tokens[-longest:]
 
 
 def _too_long(row: Row, size: int, longest: int) -> Finding:

@@ -58,6 +58,17 @@ def load(name: str, *, seed: int, key: str = "policy.model") -> LoadedModel:
     return LoadedModel(model=model, tokenizer=tokenizer, eos_ids=_eos_ids(model, tokenizer))
 
 
+def load_tokenizer(name: str, *, key: str = "policy.model") -> Any:
+    """The tokenizer alone.
+
+    Raises:
+        ModelError: there is none that can be read.
+    """
+    from trimtab.models import builtin
+
+    return builtin.tokenizer() if name == builtin.NAME else _tokenizer(directory_of(name), key)
+
+
 def checked_name(name: str, key: str) -> str:
     """Where `from_pretrained` is to look, refused early if nothing can be there.
 

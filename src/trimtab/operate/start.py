@@ -13,7 +13,7 @@ from typing import Any
 from trimtab import assemble
 from trimtab import config as configs
 from trimtab.config import RunConfig
-from trimtab.errors import ConfigError, DataError, Finding, LockError, TrimtabError, WorkerError
+from trimtab.errors import ConfigError, DataError, Finding, LockError, StorageError, TrimtabError, WorkerError
 from trimtab.operate import finish
 from trimtab.ports import Recorder
 from trimtab.store import journal
@@ -118,7 +118,12 @@ def _train_locked(config: RunConfig, directory: RunDirectory, *, say: Say, is_fi
         finally:
             built.close()
         if is_first:
-            _conclude(config, directory, built, say, stopped_early=run.is_finished)
+            try:
+                _conclude(config, directory, built, say, stopped_early=run.is_finished)
+            except OSError as error:
+                raise StorageError(
+                    f"{directory.root}: cannot write final/ and the report: {error.strerror or error}"
+                ) from error
 
 
 def _say(text: str) -> None:

@@ -54,9 +54,10 @@ def _zero_spread_share(batch: Batch) -> float:
     rewards, groups = batch.rewards[batch.is_scored], batch.group_ids[batch.is_scored]
     _, place = torch.unique(groups, return_inverse=True)
     count = int(place.max()) + 1
-    highest = torch.full((count,), -torch.inf).scatter_reduce(0, place, rewards.float(), "amax")
-    lowest = torch.full((count,), torch.inf).scatter_reduce(0, place, rewards.float(), "amin")
-    return float((highest - lowest <= 1e-6 * highest.abs().clamp_min(1)).double().mean())
+    far = torch.full((count,), torch.inf, dtype=torch.float64)
+    highest = (-far).scatter_reduce(0, place, rewards.double(), "amax")
+    lowest = far.scatter_reduce(0, place, rewards.double(), "amin")
+    return float((highest - lowest <= 1e-8 * highest.abs().clamp_min(1)).double().mean())
 
 
 def _distinct_share(batch: Batch) -> float:

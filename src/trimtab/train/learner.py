@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -140,7 +140,7 @@ class Learner:
         if self.ranks.size > 1:
             tally.since("communication", started)
         with torch.no_grad():
-            advantages = self.algorithm.advantages(whole, whole_frozen, config)
+            advantages = _as_float32(self.algorithm.advantages(whole, whole_frozen, config))
         return _Step(
             number=number,
             config=config,
@@ -328,6 +328,12 @@ class Learner:
         self.step = int(values["step"])
         self.applied_steps = int(values["applied_steps"])
         self.optimizer.load_state(tensors, values["optimizer"])
+
+
+def _as_float32(advantages: Advantages) -> Advantages:
+    """The precision of the loss; rewards and their statistics are float64."""
+    returns = advantages.returns
+    return replace(advantages, values=advantages.values.float(), returns=None if returns is None else returns.float())
 
 
 def _completion_hashes(batch: Batch) -> tuple[str, ...]:

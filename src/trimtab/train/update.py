@@ -63,7 +63,7 @@ def loss_of(
     Returns:
         The weighted total [], each term before its coefficient [], and the coefficients.
     """
-    total = batch.rewards.new_zeros(())
+    total = torch.zeros((), device=batch.loss_mask.device)
     parts: dict[str, Tensor] = {}
     coefficients: dict[str, float] = {}
     for name, term in algorithm.terms(batch, frozen, advantages, policy, config).items():
