@@ -7,27 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.runs import small
+from tests.runs.small import Interrupted, interrupt_after
 from trimtab.data.order import Order
 from trimtab.data.prompts import Demonstration
 from trimtab.data.sources import DemonstrationSource
 from trimtab.rollout.in_process import InProcessEngine
-from trimtab.train import loop
 from trimtab.types import Prompt
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt_after(monkeypatch, step):
-    save = loop._save
-
-    def saved(run, report, *, last):
-        save(run, report, last=last)
-        if report.step == step:
-            raise Interrupted
-
-    monkeypatch.setattr(loop, "_save", saved)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from trimtab import config as configs
 from trimtab.operate.start import train_in
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
+from trimtab.train import loop
 
 BASE = """
 algorithm: {algorithm}
@@ -57,3 +58,19 @@ def evidence(directory):
 
 def failure(directory):
     return json.loads(directory.failure.read_text())
+
+
+class Interrupted(Exception):
+    """Stands for the end of the process."""
+
+
+def interrupt_after(monkeypatch, step):
+    """Raise behind the save of a step, as a process that dies there would end."""
+    save = loop._save
+
+    def saved(run, report, *, last):
+        save(run, report, last=last)
+        if report.step == step:
+            raise Interrupted
+
+    monkeypatch.setattr(loop, "_save", saved)

@@ -9,25 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.runs import small
+from tests.runs.small import Interrupted, interrupt_after
 from trimtab import config as configs
 from trimtab.errors import ConfigError, GuardError, Preempted, StorageError
-from trimtab.train import loop
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt_after(monkeypatch, step):
-    """Raise behind the save of a step, as a process that dies there would end."""
-    save = loop._save
-
-    def saved(run, report, *, last):
-        save(run, report, last=last)
-        if report.step == step:
-            raise Interrupted
-
-    monkeypatch.setattr(loop, "_save", saved)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo", "sft"])
