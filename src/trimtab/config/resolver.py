@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from trimtab import algorithms, catalogue
 from trimtab.algorithms.base import Algorithm
 from trimtab.config import aliases, sections
 from trimtab.config.document import Document, Key, copied
+from trimtab.config.faults import BRANCHES, expected, known_path, names_at
+from trimtab.config.records import SCHEDULE_KEYS, adapter, assembled, fields_of, plain_record, prepared, record_at
 from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
 from trimtab.errors import ConfigError, Finding, UserError
@@ -122,7 +124,7 @@ class Resolver:
             probe._spread_clip_ratio(algorithm)
             records = {o.name: probe._record(o) for o in sections.of_algorithm(algorithm)}
             if not probe.findings:
-                return algorithm.needs(_assembled(algorithm.config(), records, "algorithm"))
+                return algorithm.needs(assembled(algorithm.config(), records, "algorithm"))
         except Exception:
             return algorithm.needs(algorithm.config())
         return algorithm.needs(algorithm.config())
@@ -161,16 +163,16 @@ class Resolver:
         """The owner's record with what was asked for over its defaults."""
         values = self.document.values.get(owner.section)
         given = {k: v for k, v in values.items() if k in owner.key_names()} if isinstance(values, dict) else {}
-        asked = _prepared({k: v for k, v in given.items() if v != "auto"}, owner.record)
-        merged = {**_fields(owner.default), **asked}
+        asked = prepared({k: v for k, v in given.items() if v != "auto"}, owner.record)
+        merged = {**fields_of(owner.default), **asked}
         self._refuse_truths((owner.section,), [], asked, owner.record)
         for name, value in asked.items():
             default = getattr(owner.default, name)
             if is_dataclass(default) and isinstance(value, dict) and not isinstance(default, Schedule):
                 inner = {k: v for k, v in value.items() if v != "auto"}
-                merged[name] = {**_fields(default), **inner}
+                merged[name] = {**fields_of(default), **inner}
         try:
-            return _adapter(owner.record).validate_python(merged)
+            return adapter(owner.record).validate_python(merged)
         except ValidationError as error:
             for fault in error.errors():
                 self._fault((owner.section,), fault, owner.record)
@@ -181,24 +183,24 @@ class Resolver:
         for spec in fields(record) if isinstance(asked, dict) else ():
             value, inner, path = asked.get(spec.name), spec.default_factory, [*inside, spec.name]
             if isinstance(value, bool) and _NUMBER.search(str(spec.type)) and "bool" not in str(spec.type):
-                key = (*prefix, *_known_path(path))
+                key = (*prefix, *known_path(path))
                 self._find(key, f"{_dotted(key)}: {value!r}", "expected a number")
             elif isinstance(value, dict) and (is_dataclass(inner) or "kind" in value):
                 self._refuse_truths(prefix, path, value, inner if isinstance(inner, type) else Schedule)
 
     def _fault(self, prefix: Key, fault: Any, record: type[Any]) -> None:
-        branches = {part for part in fault["loc"] if part in _BRANCHES}
+        branches = {part for part in fault["loc"] if part in BRANCHES}
         is_schedule = isinstance(fault["input"], dict)
         if (branches - {"Schedule"} and is_schedule) or (fault["loc"][-1:] == ("Schedule",) and not is_schedule):
             return  # the other branch of `number or schedule` says it
-        inside = [part for part in fault["loc"] if part not in _BRANCHES]
-        key = (*prefix, *_known_path(inside))
+        inside = [part for part in fault["loc"] if part not in BRANCHES]
+        key = (*prefix, *known_path(inside))
         if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            self._unknown(key, _SCHEDULE_KEYS if "Schedule" in branches else _names_at(record, inside[:-1]))
+            self._unknown(key, SCHEDULE_KEYS if "Schedule" in branches else names_at(record, inside[:-1]))
             return
         is_missing = fault["type"] == "missing"
         what = _dotted(key) + (" is missing" if is_missing else f": {fault['input']!r}")
-        finding = Finding(place=self.document.place(key), what=what, hint="" if is_missing else _expected(fault))
+        finding = Finding(place=self.document.place(key), what=what, hint="" if is_missing else expected(fault))
         if finding not in self.findings:
             self.findings.append(finding)
 
@@ -214,7 +216,7 @@ class Resolver:
             asked = {"name": entry} if isinstance(entry, str) else entry
             self._refuse_truths(("rewards", number), [], asked, RewardSpec)
             try:
-                found.append(_adapter(RewardSpec).validate_python(asked))
+                found.append(adapter(RewardSpec).validate_python(asked))
             except ValidationError as error:
                 for fault in error.errors():
                     self._fault(("rewards", number), fault, RewardSpec)
@@ -245,14 +247,14 @@ class Resolver:
         rewards: tuple[RewardSpec, ...],
         requested: Mapping[str, Any],
     ) -> RunConfig:
-        own = _assembled(algorithm.config(), records, "algorithm")
+        own = assembled(algorithm.config(), records, "algorithm")
         rooms = {owner.name: records[owner.name] for owner in sections.ROOMS}
         own = self._with_automatic_value_coefficient(own, rooms["value"])
         need = algorithm.needs(own)
         read = _keys_read(owners, need, has_clip=False)
         resolved: dict[str, Any] = {"algorithm": algorithm.name}
         for owner in owners:
-            record = rooms.get(owner.name) or _record_at(own, owner.name)
+            record = rooms.get(owner.name) or record_at(own, owner.name)
             for name, value in plain_record(record).items():
                 if name in read.get(owner.section, set()):
                     resolved.setdefault(owner.section, {})[name] = value
@@ -322,17 +324,6 @@ def _is_evaluated(metric: str, config: RunConfig) -> bool:
 
 _NUMBER = re.compile(r"\b(int|float|Coefficient)\b")
 """In a field's type: it may be a number."""
-_SCHEDULE_KEYS = {"schedule": "kind", "from": "start", "to": "end", "steps": "steps"}
-"""Keys of a schedule in a file, and the fields of the record."""
-_BRANCHES = ("Schedule", "constrained-float", "float", "int", "bool")
-"""What pydantic puts into a fault's place to say which of several types it tried."""
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(record: type[Any]) -> TypeAdapter[Any]:
-    if record not in _ADAPTERS:
-        _ADAPTERS[record] = TypeAdapter(record)
-    return _ADAPTERS[record]
 
 
 def _keys_read(owners: list[Owner], need: Need, *, has_clip: bool) -> dict[str, set[str]]:
@@ -350,100 +341,3 @@ def _keys_read(owners: list[Owner], need: Need, *, has_clip: bool) -> dict[str, 
 
 def _dotted(key: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in key)
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {f.name: getattr(record, f.name) for f in fields(record)}
-
-
-def _prepared(values: dict[str, Any], record: type[Any]) -> dict[str, Any]:
-    """`{schedule: linear, from: a, to: b, steps: n}` as the fields of a `Schedule`, where the record takes one."""
-    takes_schedule = {f.name for f in fields(record) if "Schedule" in str(f.type) or "Coefficient" in str(f.type)}
-    found = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and name in takes_schedule:
-            value = {_SCHEDULE_KEYS.get(k, k): v for k, v in value.items()}
-        found[name] = value
-    return found
-
-
-def record_from(record: type[Any], values: Mapping[str, Any]) -> Any:
-    """A record from YAML values; pydantic's ValidationError if they do not fit."""
-    return _adapter(record).validate_python(_prepared(dict(values), record))
-
-
-def plain_record(record: Any) -> dict[str, Any]:
-    """A record as YAML values."""
-
-    def simple(value: Any) -> Any:
-        if isinstance(value, dict):
-            if set(value) == {"kind", "start", "end", "steps"}:
-                return {"schedule": value["kind"], "from": value["start"], "to": value["end"], "steps": value["steps"]}
-            return {k: simple(v) for k, v in value.items()}
-        if isinstance(value, tuple | list):
-            return [simple(v) for v in value]
-        return value
-
-    found: dict[str, Any] = simple(asdict(record))
-    return found
-
-
-def _assembled(config: Any, records: Mapping[str, Any], name: str) -> Any:
-    """The algorithm's config with the checked records in the places of their defaults."""
-    changed = {}
-    for spec in fields(config):
-        inner = f"{name}.{spec.name}"
-        value = getattr(config, spec.name)
-        changed[spec.name] = records[inner] if inner in records else _assembled(value, records, inner)
-    return replace(config, **changed)
-
-
-def _record_at(config: Any, name: str) -> Any:
-    for part in name.split(".")[1:]:
-        config = getattr(config, part)
-    return config
-
-
-def _known_path(inside: list[Any]) -> list[Any]:
-    back = {field: key for key, field in _SCHEDULE_KEYS.items()}
-    return [back.get(part, part) if number else part for number, part in enumerate(inside)]
-
-
-def _names_at(record: type[Any], inside: list[Any]) -> list[str]:
-    """The keys that a nested record has."""
-    default: Any = record() if inside else None
-    for part in inside:
-        default = getattr(default, str(part), None)
-    if is_dataclass(default):
-        return [f.name for f in fields(default)]
-    return [f.name for f in fields(record)]
-
-
-_EXPECTED = {
-    "finite_number": "expected a finite number",
-    "float_parsing": "expected a number",
-    "float_type": "expected a number",
-    "int_parsing": "expected a whole number",
-    "int_type": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
-    "string_type": "expected text",
-    "dataclass_type": "expected keys and values",
-    "mapping_type": "expected keys and values",
-    "dict_type": "expected keys and values",
-}
-
-
-def _expected(fault: Any) -> str:
-    if fault["type"] in _EXPECTED:
-        return _EXPECTED[fault["type"]]
-    context = fault.get("ctx", {})
-    if fault["type"] == "literal_error":
-        return f"expected {context['expected']}"
-    limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    for name, words in limits.items():
-        if name in context:
-            return f"expected {words} {context[name]:g}"
-    message: str = fault["msg"]
-    return message[0].lower() + message[1:]

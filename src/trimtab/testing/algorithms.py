@@ -166,7 +166,7 @@ def its_config_survives_a_round_trip(algorithm: Algorithm, seed: int = 0) -> Non
     import yaml
 
     from trimtab.config import sections
-    from trimtab.config.resolver import plain_record, record_from
+    from trimtab.config.records import plain_record, record_from
 
     for owner in sections.of_algorithm(algorithm):
         text = yaml.safe_dump(plain_record(owner.default))
