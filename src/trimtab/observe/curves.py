@@ -14,7 +14,7 @@ Curves = Mapping[str, Points]
 NOISY = 120
 """From so many points on, a curve is drawn faintly under its running mean."""
 
-TIMES = ("rollout", "reward", "freeze", "forward", "backward", "optimizer", "communication", "evaluation", "checkpoint")
+TIMES = ("rollout", "reward", "freeze", "forward", "backward", "optimizer", "probe", "communication", "evaluation")
 GREY = 8
 """The palette's colour for what is left over."""
 
