@@ -40,5 +40,6 @@ def test_a_run_killed_at_random_ends_as_the_undisturbed_one(tmp_path, algorithm)
         assert code == -9, f"ended with {code}"
         kills += 1
         assert kills < 100
+    print(f"{algorithm}: {kills} kills")
     assert kills >= 3
     assert small.evidence(small.RunDirectory(tmp_path / "killed")) == whole
