@@ -83,14 +83,24 @@ def test_a_column_that_only_the_validation_rows_lack_is_found(tmp_path):
     )
 
 
-def test_a_reward_that_cannot_be_imported_and_a_missing_column_are_shown_together(tmp_path):
-    (tmp_path / "held.jsonl").write_text('{"prompt": "1+1="}\n')
-    word = f"data.validation={tmp_path / 'held.jsonl'}"
-    result = call(small.write(tmp_path), word, "rewards=[exact_match, 'not_there:f']")
+def test_a_column_that_a_reward_reads_is_missed_in_both_files_at_once_and_by_train_too(tmp_path):
+    for name in ("shown", "held"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1+1="}\n')
+    words = [f"data.train={tmp_path / 'shown.jsonl'}", f"data.validation={tmp_path / 'held.jsonl'}"]
+    result = call(small.write(tmp_path), *words, "rewards=[exact_match]")
     assert result.exception.exit_code == 2
-    first, second = str(result.exception).splitlines()
-    assert "no column `answer`" in first
-    assert "not_there" in second
+    lines = str(result.exception).splitlines()
+    assert [line.split(":1:")[0] for line in lines] == [str(tmp_path / "shown.jsonl"), str(tmp_path / "held.jsonl")]
+    assert all("no column `answer`, which reward exact_match reads; found 'prompt'" in line for line in lines)
+    with pytest.raises(DataError) as refused:
+        small.train(small.write(tmp_path), tmp_path / "run", words[1], "rewards=[exact_match]")
+    assert "held.jsonl:1" in str(refused.value)
+
+
+def test_a_reward_that_cannot_be_imported_is_named(tmp_path):
+    result = call(small.write(tmp_path), "rewards=[exact_match, 'not_there:f']")
+    assert result.exception.exit_code == 2
+    assert "not_there" in str(result.exception)
 
 
 def test_every_model_that_cannot_be_is_named(tmp_path):

@@ -26,23 +26,32 @@ class RowSets:
 
 
 def read_rows(config: RunConfig) -> RowSets:
-    """All rows of the run's files.
+    """All rows of the run's files, training and validation in one pass.
 
     Raises:
-        DataError: with up to twenty faults of each file.
+        DataError: with up to twenty faults of each file, or every column that a reward reads and a file lacks.
     """
-    required = ["prompt"]
-    if config.need & Need.DEMONSTRATIONS:
-        required.append("completion")
-    train = _read(config, config.data.train, tuple(required), held_out=False)
-    validation: list[rows.Row] = []
+    required = ("prompt", "completion") if config.need & Need.DEMONSTRATIONS else ("prompt",)
+    names = {"train": config.data.train}
     if config.data.validation is not None:
-        validation = _read(config, config.data.validation, tuple(required), held_out=True)[: config.eval.prompts]
-    if config.need & Need.ROLLOUTS:
-        _check_reward_columns(config, train)
-    names = {"train": config.data.train, "validation": config.data.validation}
-    prints = {part: fingerprint(config, name) for part, name in names.items() if name is not None}
-    return RowSets(train=train, validation=validation, fingerprints=prints)
+        names["validation"] = config.data.validation
+    found: dict[str, list[rows.Row]] = {}
+    findings: list[Finding] = []
+    for part, name in names.items():
+        held_out = part == "validation"
+        try:
+            found[part] = rows.read(find(config, name), config.data.columns, required, held_out=held_out)
+        except DataError as error:
+            findings += error.findings
+    if not findings and config.need & Need.ROLLOUTS:
+        findings = [finding for part in found.values() for finding in _missing_columns(config, part)]
+    if findings:
+        raise DataError(findings)
+    return RowSets(
+        train=found["train"],
+        validation=found.get("validation", [])[: config.eval.prompts],
+        fingerprints={part: fingerprint(config, name) for part, name in names.items()},
+    )
 
 
 def find(config: RunConfig, name: str) -> str:
@@ -60,20 +69,17 @@ def fingerprint(config: RunConfig, name: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(config: RunConfig, name: str, required: tuple[str, ...], *, held_out: bool) -> list[rows.Row]:
-    return rows.read(find(config, name), config.data.columns, required, held_out=held_out)
-
-
-def _check_reward_columns(config: RunConfig, found: list[rows.Row]) -> None:
+def _missing_columns(config: RunConfig, found: list[rows.Row]) -> list[Finding]:
+    """For every column that a reward reads, the first row that lacks it."""
+    findings = []
     for spec in config.rewards:
-        if spec.name not in rules.RULES:
-            continue
-        for column in rules.columns_of(rules.make(spec.name, spec.options)):
+        for column in rules.columns_of(rules.make(spec.name, spec.options)) if spec.name in rules.RULES else ():
             row = next((r for r in found if column not in r.values), None)
             if row is not None:
                 what = f"no column `{column}`, which reward {spec.name} reads; found {', '.join(map(repr, row.values))}"
                 hint = f"name the column that holds it: data.columns: {{{column}: ...}}"
-                raise DataError([Finding(place=row.place, what=what, hint=hint)])
+                findings.append(Finding(place=row.place, what=what, hint=hint))
+    return findings
 
 
 def scorer_of(config: RunConfig) -> Scorer | None:

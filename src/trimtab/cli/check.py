@@ -12,7 +12,7 @@ import typer
 from trimtab import config as configs
 from trimtab.cli import resources
 from trimtab.cli.page import Page
-from trimtab.errors import DataError, Finding, RewardError, TrimtabError, UserError
+from trimtab.errors import TrimtabError, UserError
 
 if TYPE_CHECKING:
     from trimtab.assemble.inputs import RowSets
@@ -58,7 +58,7 @@ def _examine(page: Page, path: Path, words: list[str], like: Path | None, place:
     config = _config(page, path, words)
     other = versions.other_run(like) if like is not None else None
     rows = _data(page, config)
-    _rewards(page, config, rows)
+    _rewards(page, config)
     models = _models(page, config)
     longest = _longest(page, config, models["policy"])
     demand, numerics = resources.machine(page, config, models, longest, place)
@@ -86,10 +86,7 @@ def _config(page: Page, path: Path, words: list[str]) -> configs.RunConfig:
 def _data(page: Page, config: configs.RunConfig) -> RowSets:
     from trimtab import assemble
 
-    try:
-        rows = assemble.read_rows(config)
-    except DataError as error:
-        raise DataError(_faults_of_all_files(config) or error.findings) from error
+    rows = assemble.read_rows(config)
     page.found["data"] = {
         "train": {"name": config.data.train, "rows": len(rows.train)},
         "validation": {"name": config.data.validation, "rows": len(rows.validation)},
@@ -101,63 +98,21 @@ def _data(page: Page, config: configs.RunConfig) -> RowSets:
     return rows
 
 
-def _faults_of_all_files(config: configs.RunConfig) -> list[Finding]:
-    """Of training and validation rows at once, so that both are mended in one go."""
-    from trimtab.assemble import inputs
-    from trimtab.data import rows
-    from trimtab.types import Need
-
-    required = ("prompt", "completion") if config.need & Need.DEMONSTRATIONS else ("prompt",)
-    found: list[Finding] = []
-    sources = {config.data.train: False, config.data.validation or config.data.train: True}
-    for source, is_held_out in sources.items():
-        try:
-            rows.read(inputs.find(config, source), config.data.columns, required, held_out=is_held_out)
-        except DataError as error:
-            found += error.findings
-    return found
-
-
-def _rewards(page: Page, config: configs.RunConfig, rows: RowSets) -> None:
-    """Every function imported, every column that a rule reads there, in validation rows too.
+def _rewards(page: Page, config: configs.RunConfig) -> None:
+    """Every function imported.
 
     Raises:
-        DataError, RewardError: all that is missing.
+        RewardError: one cannot be.
     """
     from trimtab import assemble
 
-    columns = _missing_columns(config, rows)
-    try:
-        scorer = assemble.scorer_of(config)
-    except RewardError as error:
-        if columns:
-            raise UserError("\n".join([*map(str, columns), str(error)])) from error
-        raise
-    if columns:
-        if scorer is not None:
-            scorer.close()
-        raise DataError(columns)
+    scorer = assemble.scorer_of(config)
     if scorer is None:
         return
     scorer.close()
     page.found["rewards"] = list(scorer.labels)
     weights = [f"{label} x {spec.weight:g}" for label, spec in zip(scorer.labels, config.rewards, strict=True)]
     page.row("ok", "rewards", ", ".join(weights))
-
-
-def _missing_columns(config: configs.RunConfig, rows: RowSets) -> list[Finding]:
-    from trimtab.rewards import rules
-
-    found = []
-    for spec in config.rewards:
-        for column in rules.columns_of(rules.make(spec.name, spec.options)) if spec.name in rules.RULES else ():
-            for part in (rows.train, rows.validation):
-                row = next((r for r in part if column not in r.values), None)
-                if row is not None:
-                    what = f"no column `{column}`, which reward {spec.name} reads"
-                    hint = f"name the column that holds it: data.columns: {{{column}: ...}}"
-                    found.append(Finding(place=row.place, what=what, hint=hint))
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ models
