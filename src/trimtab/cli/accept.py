@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from trimtab.errors import UserError
-
 
 def accept(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
@@ -20,9 +18,7 @@ def accept(
     from trimtab.operate import accept as acceptance
     from trimtab.store.run_directory import RunDirectory
 
-    directory = RunDirectory(run)
-    if not directory.exists:
-        raise UserError(f"{run}: no run was started here (there is no run.json)")
+    directory = RunDirectory.existing(run)
     found = acceptance.accept(directory)
     failed = [check for check in found if check.state == "FAIL"]
     if as_json:

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from trimtab.errors import UserError
-
 SHOWN = (
     "reward/mean",
     "eval/reward/mean",
@@ -60,9 +58,7 @@ def describe(path: Path) -> dict[str, Any]:
     from trimtab.store import journal
     from trimtab.store.run_directory import RunDirectory
 
-    directory = RunDirectory(path)
-    if not directory.exists:
-        raise UserError(f"{path}: no run was started here (there is no run.json)")
+    directory = RunDirectory.existing(path)
     reading = journal.read(directory.journal)
     facts, steps, evaluations = directory.facts(), reading.steps(), reading.evaluations()
     metrics: dict[str, float] = {}

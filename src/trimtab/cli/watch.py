@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from trimtab.errors import UserError
-
 LOOK_SECONDS = 0.5
 
 
@@ -22,9 +20,7 @@ def watch(
     from trimtab.observe.live import LiveView
     from trimtab.store.run_directory import RunDirectory
 
-    directory = RunDirectory(run)
-    if not directory.exists:
-        raise UserError(f"{run}: no run was started here (there is no run.json)")
+    directory = RunDirectory.existing(run)
     resolved = directory.newest_config()["resolved"]
     view = LiveView(name=directory.root.name, algorithm=resolved["algorithm"], max_steps=resolved["train"]["max_steps"])
     try:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import UserError
 from trimtab.operate.verdict import DAMAGE, Verdict, readable, reason
 from trimtab.operate.verify_journal import check_journal, ends_agree
 from trimtab.store.checkpoints import MANIFEST, CheckpointStore, sha256
@@ -21,9 +20,7 @@ def verify(root: Path) -> Verdict:
     Raises:
         UserError: there is no run.
     """
-    directory = RunDirectory(root)
-    if not directory.exists:
-        raise UserError(f"{root}: no run was started here (there is no run.json)")
+    directory = RunDirectory.existing(root)
     verdict = Verdict()
     if directory.is_locked():
         verdict.note(root, "a process trains here now, so what it is writing may look unfinished")

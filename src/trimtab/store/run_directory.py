@@ -30,6 +30,18 @@ class RunDirectory:
         self.picture = root / "report.png"
         self.failure = root / "failure.json"
 
+    @classmethod
+    def existing(cls, root: Path) -> RunDirectory:
+        """The directory of a run that was started.
+
+        Raises:
+            UserError: there is none.
+        """
+        directory = cls(root)
+        if not directory.exists:
+            raise UserError(f"{root}: no run was started here (there is no run.json)")
+        return directory
+
     @property
     def exists(self) -> bool:
         """Whether a run was started here."""

@@ -25,7 +25,7 @@ from trimtab.train import batches, figures, schedule, update
 from trimtab.train.optimizer import Optimizer, all_finite
 from trimtab.train.ranks import Ranks
 from trimtab.train.settings import Optim, Train
-from trimtab.types import Advantages, Batch, Frozen, Need, Policy, StepReport, Sums
+from trimtab.types import Advantages, Batch, Frozen, Need, Policy, StepReport
 
 
 @dataclass(slots=True)
@@ -34,12 +34,16 @@ class _Tally:
 
     sums: dict[str, list[float]] = field(default_factory=dict)
     highest: dict[str, float] = field(default_factory=dict)
+    lowest: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, total: float, count: float = 1.0) -> None:
         pair = self.sums.setdefault(name, [0.0, 0.0])
         pair[0] += total
         pair[1] += count
+
+    def least(self, name: str, value: float) -> None:
+        self.lowest[name] = min(self.lowest.get(name, float("inf")), value)
 
     def most(self, name: str, value: float) -> None:
         self.highest[name] = max(self.highest.get(name, -float("inf")), value)
@@ -225,17 +229,13 @@ class Learner:
             ratio = torch.exp((policy.log_probs - frozen.old_log_probs).clamp(-20, 20))[mask]
             tally.add("ratio/mean", float(ratio.sum()), count)
             tally.most("ratio/max", float(ratio.max()))
-            tally.most("-ratio/min", -float(ratio.min()))
+            tally.least("ratio/min", float(ratio.min()))
         if policy.log_probs is not None and frozen.ref_log_probs is not None:
             k3 = kl_estimate(policy.log_probs, frozen.ref_log_probs, "k3")
             tally.add("kl/reference", float(k3[mask].sum()), count)
         if self.algorithm.metrics is not None:
             for name, sums in self.algorithm.metrics(batch, frozen, advantages, policy, config).items():
-                self._add_sums(name, sums, tally)
-
-    @staticmethod
-    def _add_sums(name: str, sums: Sums, tally: _Tally) -> None:
-        tally.add(name, float(sums.total), float(sums.count))
+                tally.add(name, float(sums.total), float(sums.count))
 
     # ------------------------------------------------------------------------------------------ after the updates
     @torch.no_grad()
@@ -308,13 +308,13 @@ class Learner:
                 if count:
                     found[name] = total / count
         tally.most("memory/total", float(psutil.Process().memory_info().rss))
-        for part in self.ranks.gather((tally.highest, tally.seconds)):
-            for name, value in part[0].items():
-                found[name] = max(found.get(name, -float("inf")), value)
-            for name, value in part[1].items():
+        for highest, lowest, seconds in self.ranks.gather((tally.highest, tally.lowest, tally.seconds)):
+            for name, value in highest.items():
+                found[name] = max(found.get(name, value), value)
+            for name, value in lowest.items():
+                found[name] = min(found.get(name, value), value)
+            for name, value in seconds.items():
                 found[f"time/{name}"] = max(found.get(f"time/{name}", 0.0), value)
-        if "-ratio/min" in found:
-            found["ratio/min"] = -found.pop("-ratio/min")
         return found
 
     # ------------------------------------------------------------------------------------------------------ state
