@@ -57,6 +57,14 @@ class Need(enum.Flag):
     """A critic."""
     ENTROPY = enum.auto()
     """The entropy with its gradient (as a figure without one it is always there)."""
+    PAIRS = enum.auto()
+    """Rows in pairs: for one prompt a completion that was chosen and one that was rejected."""
+    LABELS = enum.auto()
+    """Rows with a completion that was judged desirable or not, each by itself."""
+    MISMATCHED = enum.auto()
+    """Log-ratios of each prompt with another row's completion, made anew for every update."""
+    SCORES = enum.auto()
+    """A model that gives a row one number, in the place of the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +151,7 @@ class Batch:
     group_ids: Tensor
     """[B] int64, equal for the completions of one prompt. Never inferred from text or shape."""
     row_ids: Tensor
-    """[B] int64, unique within the step: a row's name in hashes and ties, whatever the order of the rows."""
+    """[B] int64, unique within the run: a row's name in hashes and ties, whatever the order of the rows."""
     prompt_ids: Tensor
     """[B] int64, the row of the data that the prompt is."""
     rewards: Tensor
@@ -153,9 +161,17 @@ class Batch:
     is_truncated: Tensor
     """[B] bool, cut by the length limit."""
     reward_parts: Tensor | None = None
-    """[B, R] float, NaN where a reward function gave no value."""
+    """[B, R] float64, NaN where a reward function gave no value."""
+    reward_weights: Tensor | None = None
+    """[B, R] float64, what each part is multiplied by in `rewards`; the same in every row."""
     token_rewards: Tensor | None = field(default=None, metadata=PER_TOKEN)
     """[B, T] float, rewards that arise at tokens, beside `rewards`."""
+    pair_ids: Tensor | None = None
+    """[B] int64, equal for the two rows of a pair."""
+    is_chosen: Tensor | None = None
+    """[B] bool, True for the better row of a pair, or for a row that was judged desirable."""
+    margins: Tensor | None = None
+    """[B] float, by how much the chosen row of the pair should be ahead, reward units; 0 where nothing was said."""
     rollout_log_probs: Tensor | None = field(default=None, metadata=PER_TOKEN)
     """[B, T] float, as the engine reported them, nats."""
     policy_versions: Tensor | None = field(default=None, metadata=PER_TOKEN)
@@ -197,6 +213,13 @@ class Frozen:
     """[B, T], reward units, the critic's estimate before each token."""
     bootstrap_values: Tensor | None = None
     """[B], reward units, the critic's estimate after the last token; 0 for a row that ended by itself."""
+    mismatched_log_ratios: Tensor | None = None
+    """[B], log of policy over reference of the row's prompt with another row's completion, summed over its tokens, nats;
+    NaN where there is no such completion. Of one update."""
+    shift: Tensor | None = None
+    """[B], the same number in each row: what the algorithm's `statistics` measures rows from."""
+    picked: Tensor | None = field(default=None, metadata=PER_TOKEN)
+    """[B, T] bool, tokens that the algorithm's `statistics` chose over the whole update."""
 
     def __post_init__(self) -> None:
         _neutralise(self, self.loss_mask)

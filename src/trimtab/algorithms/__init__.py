@@ -13,11 +13,25 @@ from trimtab.errors import UserError
 ENTRY_POINT_GROUP = "trimtab.algorithms"
 
 MODULES = {
-    "ppo": "trimtab.algorithms.ppo",
-    "grpo": "trimtab.algorithms.grpo",
-    "sft": "trimtab.algorithms.sft",
+    "ppo": "trimtab.algorithms.ppo:ALGORITHM",
+    "reinforce": "trimtab.algorithms.reinforce:ALGORITHM",
+    "reinforce_pp": "trimtab.algorithms.reinforce:REINFORCE_PP",
+    "reinforce_pp_baseline": "trimtab.algorithms.reinforce:REINFORCE_PP_BASELINE",
+    "rloo": "trimtab.algorithms.rloo:ALGORITHM",
+    "grpo": "trimtab.algorithms.grpo:ALGORITHM",
+    "dr_grpo": "trimtab.algorithms.grpo:DR_GRPO",
+    "dapo": "trimtab.algorithms.grpo:DAPO",
+    "gspo": "trimtab.algorithms.gspo:ALGORITHM",
+    "gspo_token": "trimtab.algorithms.gspo:GSPO_TOKEN",
+    "gspo_segment": "trimtab.algorithms.gspo:GSPO_SEGMENT",
+    "cispo": "trimtab.algorithms.cispo:ALGORITHM",
+    "gmpo": "trimtab.algorithms.gmpo:ALGORITHM",
+    "sapo": "trimtab.algorithms.sapo:ALGORITHM",
+    "clip_cov": "trimtab.algorithms.clip_cov:ALGORITHM",
+    "kl_cov": "trimtab.algorithms.clip_cov:KL_COV",
+    "sft": "trimtab.algorithms.sft:ALGORITHM",
 }
-"""Every built-in name and the module that defines its `Algorithm`."""
+"""Every built-in name and where its `Algorithm` stands, written as an entry point."""
 
 ALIASES = {"ppo_like": "ppo"}
 
@@ -35,8 +49,8 @@ def load(name: str) -> Algorithm:
     """
     name = ALIASES.get(name, name)
     if name in MODULES:
-        module = importlib.import_module(MODULES[name])
-        return _checked(name, module.ALGORITHM)
+        module, record = MODULES[name].split(":")
+        return _checked(name, getattr(importlib.import_module(module), record))
     for point in _plugins():
         if point.name == name:
             return _checked(name, _loaded(point))

@@ -1,4 +1,4 @@
-"""Arithmetic that algorithms share: aggregation, ratios, KL estimators, advantages.
+"""Arithmetic that losses share: aggregation, ratios, clipping, KL estimators. Advantages are made in `credit`.
 
 Every function takes fields that `Batch`, `Frozen` and `Policy` have neutralised (0 where masked) and works in the
 dtype it is given, at least float32.
@@ -20,6 +20,7 @@ AGGREGATIONS = (
     "seq-mean-token-sum-norm",
     "prompt-mean",
     "token-sum",
+    "pair-mean",
 )
 
 
@@ -53,7 +54,7 @@ def row_weights(
     """
     tokens = mask.sum(1).double()
     live = (tokens > 0).double()
-    if aggregation == "token-mean":
+    if aggregation in ("token-mean", "pair-mean"):  # a pair's loss stands once, at its chosen row
         return live / tokens.sum().clamp_min(1)
     if aggregation == "token-sum":
         return live
@@ -75,36 +76,14 @@ def row_weights(
     raise ValueError(f"aggregation {aggregation!r}; there are {', '.join(AGGREGATIONS)}")
 
 
+def per_token(rows: Tensor, mask: Tensor) -> Tensor:
+    """One number a row, [B], at every counted token of it, [B, T]."""
+    return torch.where(mask, rows[:, None], rows.new_zeros(()))
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over True places, [] in the dtype of `values`; 0 if there is none."""
     return torch.where(mask, values, values.new_zeros(())).sum() / mask.sum().clamp_min(1)
-
-
-def whiten(values: Tensor, mask: Tensor, *, ddof: int = 1, epsilon: float = 1e-8, shift_mean: bool = True) -> Tensor:
-    """(x - mean) / sqrt(var + epsilon) over the True places of the whole batch.
-
-    Args:
-        values: [B, T].
-        mask: [B, T] bool.
-        ddof: 1 divides the variance by n - 1, 0 by n.
-        epsilon: inside the root.
-        shift_mean: False keeps the mean.
-    Returns:
-        [B, T], 0 where `mask` is False; a lone or constant value gives 0.
-    Source: as in verl and TRL; the variance is that of the batch, not of a rank.
-
-    >>> whiten(torch.tensor([[1.0, 3.0]]), torch.tensor([[True, True]]), ddof=0)
-    tensor([[-1.,  1.]])
-    """
-    work, n = values.double(), mask.sum()
-    mean = masked_mean(work, mask)
-    centred = torch.where(mask, work - mean, work.new_zeros(()))
-    if bool(mask.any()) and work[mask].max() == work[mask].min():
-        centred = torch.zeros_like(centred)
-    variance = (centred * centred).sum() / (n - ddof).clamp_min(1) if n > ddof else work.new_zeros(())
-    scaled = centred / torch.sqrt(variance + epsilon)
-    found = scaled if shift_mean else torch.where(mask, scaled + mean, work.new_zeros(()))
-    return found.to(values.dtype)
 
 
 # ----------------------------------------------------------------------------------------------- ratios, surrogate
@@ -116,6 +95,162 @@ def log_ratio(log_probs: Tensor, old_log_probs: Tensor, clamp: float | None = 20
     """
     difference = log_probs - old_log_probs
     return difference if clamp is None else difference.clamp(-clamp, clamp)
+
+
+def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over each row's counted tokens, at every one of them, [B, T]; 0 elsewhere and in an empty row.
+
+    >>> sequence_mean(torch.tensor([[1.0, 3.0, 0.0]]), torch.tensor([[True, True, False]]))
+    tensor([[2., 2., 0.]])
+    """
+    return per_token(values.sum(1) / mask.sum(1).clamp_min(1), mask)
+
+
+def segment_ids(mask: Tensor, *, length: int | None = None, end_marks: Tensor | None = None) -> Tensor:
+    """Number of the segment that each counted token lies in, from 0 in every row; -1 at masked tokens.
+
+    Masked tokens are skipped: they add to no length, close nothing, and a segment goes on behind them.
+
+    Args:
+        mask: [B, T] bool.
+        length: counted tokens of a segment; a shorter rest is one of its own.
+        end_marks: [B, T] bool, True at the last token of a segment. Exactly one of the two is given.
+    Returns:
+        [B, T] int64.
+    Raises:
+        ValueError: both or neither is given, or the length is under 1.
+
+    >>> on = torch.tensor([[True, True, False, True]])
+    >>> segment_ids(on, length=2)
+    tensor([[ 0,  0, -1,  1]])
+    >>> segment_ids(on, end_marks=torch.tensor([[True, False, True, False]]))
+    tensor([[ 0,  1, -1,  1]])
+    """
+    if (length is None) == (end_marks is None) or (length is not None and length < 1):
+        raise ValueError(f"a segment's end is given by a length from 1 or by marks, got {length!r} and {end_marks!r}")
+    if end_marks is not None:
+        closing = (end_marks & mask).long()
+        number = closing.cumsum(1) - closing  # how many were closed before this token
+    else:
+        number = (mask.long().cumsum(1) - 1).clamp_min(0) // (length or 1)
+    return torch.where(mask, number, -torch.ones((), dtype=torch.int64, device=mask.device))
+
+
+def segment_mean(values: Tensor, segments: Tensor) -> Tensor:
+    """Mean over the tokens of each segment, at every one of them, [B, T]; 0 where `segments` is -1.
+
+    Args:
+        values: [B, T], 0 at masked places.
+        segments: [B, T] int64 of `segment_ids`.
+
+    >>> segment_mean(torch.tensor([[1.0, 3.0, 5.0]]), torch.tensor([[0, 0, 1]]))
+    tensor([[2., 2., 5.]])
+    """
+    width = values.shape[1]
+    place = segments.clamp_min(0)
+    on = segments >= 0
+    values = torch.where(on, values, values.new_zeros(()))
+    sums = values.new_zeros(values.shape[0], max(width, 1)).scatter_add(1, place, values)
+    counts = values.new_zeros(values.shape[0], max(width, 1)).scatter_add(1, place, on.to(values.dtype))
+    means = (sums / counts.clamp_min(1)).gather(1, place)
+    return torch.where(on, means, values.new_zeros(()))
+
+
+def mismatch_weights(
+    old_log_probs: Tensor,
+    rollout_log_probs: Tensor,
+    mask: Tensor,
+    *,
+    mode: str,
+    level: str = "token",
+    low: float | None = None,
+    high: float | None = 2.0,
+) -> Tensor:
+    """How much the trainer's policy differed from the one that the engine sampled with, bounded; no gradient.
+
+    Args:
+        old_log_probs, rollout_log_probs: [B, T] nats, of the trainer and as the engine reported them.
+        mask: [B, T] bool.
+        mode: `truncate` cuts weights to [low, high]; `mask` sets those outside to 0; `geometric_mask` keeps token
+            weights as they are, and sets a whole row to 0 whose geometric mean lies outside.
+        level: `token`, or `sequence` for the product over the row; `geometric_mask` has its own.
+        low, high: bounds of the weight; None for none.
+    Returns:
+        [B, T], 0 at masked places.
+    Raises:
+        ValueError: mode or level is unknown.
+    Source: truncated importance sampling: Espeholt et al. 2018, arXiv:1802.01561; IcePop arXiv:2510.18855 (token mask).
+
+    >>> on = torch.tensor([[True, True]])
+    >>> mismatch_weights(torch.log(torch.tensor([[6.0, 0.5]])), torch.zeros(1, 2), on, mode="truncate")
+    tensor([[2.0000, 0.5000]])
+    """
+    difference = (old_log_probs - rollout_log_probs).detach()
+    difference = torch.where(mask, difference, difference.new_zeros(()))
+    weights = torch.exp(difference.clamp(-20, 20))
+    tested = weights
+    if mode == "geometric_mask":
+        tested = torch.exp(sequence_mean(difference, mask).clamp(-20, 20))
+    elif level == "sequence":
+        weights = tested = torch.exp(difference.sum(1).clamp(-20, 20))[:, None].expand_as(difference)
+    elif level != "token":
+        raise ValueError(f"level {level!r}; there are token, sequence")
+    if mode == "truncate":
+        weights = weights.clamp(low, high) if low is not None or high is not None else weights
+    elif mode in ("mask", "geometric_mask"):
+        inside = torch.ones_like(mask)
+        inside = inside if low is None else inside & (tested >= low)
+        inside = inside if high is None else inside & (tested <= high)
+        weights = torch.where(inside, weights, weights.new_zeros(()))
+    else:
+        raise ValueError(f"mode {mode!r}; there are truncate, mask, geometric_mask")
+    return torch.where(mask, weights, weights.new_zeros(()))
+
+
+def effective_sample_size(weights: Tensor, mask: Tensor) -> float | None:
+    """(sum w)^2 / (n sum w^2) over counted tokens, in (0, 1]; None if no weight is positive.
+
+    >>> effective_sample_size(torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([[True, True, True]]))
+    0.666...
+    """
+    counted = weights[mask].double()
+    squares = float((counted * counted).sum())
+    return None if not squares else float(counted.sum()) ** 2 / (len(counted) * squares)
+
+
+def covariance(values: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+    """(values - mean) (log_probs - mean) at each counted token, means over the whole update; [B, T], 0 elsewhere.
+
+    Source: Cui et al. 2025, arXiv:2505.22617, eq. 10.
+    """
+    product = (values - masked_mean(values, mask)) * (log_probs - masked_mean(log_probs, mask))
+    return torch.where(mask, product, product.new_zeros(())).detach()
+
+
+def first_tokens(order: Tensor, candidates: Tensor, count: int, row_ids: Tensor) -> Tensor:
+    """The `count` candidates with the smallest `order`; ties go by row id, then by position.
+
+    So the choice depends on no order of rows.
+
+    Args:
+        order: [B, T].
+        candidates: [B, T] bool.
+        count: at most so many.
+        row_ids: [B] int64.
+    Returns:
+        [B, T] bool.
+
+    >>> first_tokens(torch.tensor([[3.0, 1.0], [1.0, 2.0]]), torch.ones(2, 2).bool(), 1, torch.tensor([9, 4]))
+    tensor([[False, False],
+            [ True, False]])
+    """
+    rows, positions = candidates.nonzero(as_tuple=True)
+    by_name = torch.argsort(row_ids[rows] * candidates.shape[1] + positions)
+    rows, positions = rows[by_name], positions[by_name]
+    chosen = torch.argsort(order[rows, positions], stable=True)[:count]
+    picked = torch.zeros_like(candidates)
+    picked[rows[chosen], positions[chosen]] = True
+    return picked
 
 
 def clipped_surrogate(
@@ -208,6 +343,68 @@ def kl_estimate(log_probs: Tensor, other_log_probs: Tensor, estimator: str, clam
     raise ValueError(f"KL estimator {estimator!r}; there are k1, k2, k3, abs")
 
 
+def js_estimate(log_probs: Tensor, other_log_probs: Tensor, clamp: float | None = 20.0) -> Tensor:
+    """One-sample estimate of the Jensen-Shannon divergence of two policies, from tokens that the first sampled.
+
+    Args:
+        log_probs, other_log_probs: [B, T] nats.
+        clamp: cuts the log-ratio.
+    Returns:
+        [B, T] nats; never negative, 0 where the two agree; its mean is the divergence, at most ln 2.
+    """
+    d = log_ratio(other_log_probs, log_probs, clamp)  # log w, w = other / policy
+    soft = torch.nn.functional.softplus(d)
+    ln2 = 0.6931471805599453
+    return 0.5 * (ln2 - soft) + 0.5 * torch.exp(d) * (ln2 + d - soft)
+
+
+def divergences(logits: Tensor, other_logits: Tensor) -> dict[str, Tensor]:
+    """Exact divergences of two next-token distributions: `kl` of the first from the second, `reverse_kl`, `js`.
+
+    Args:
+        logits, other_logits: [..., V].
+    Returns:
+        [...] nats each.
+    """
+    p, q = logits.log_softmax(-1), other_logits.log_softmax(-1)
+    middle = torch.logaddexp(p, q) - 0.6931471805599453
+
+    def kl(a: Tensor, b: Tensor) -> Tensor:
+        return (a.exp() * (a - b)).sum(-1)
+
+    return {"kl": kl(p, q), "reverse_kl": kl(q, p), "js": 0.5 * (kl(p, middle) + kl(q, middle))}
+
+
+def adaptive_kl(coef: float, observed: float, *, target: float, samples: int, horizon: int) -> float:
+    """The next KL coefficient: it follows the KL's relative distance from its target, at most a fifth per horizon.
+
+    Args:
+        coef: beta so far.
+        observed, target: nats, in the same unit (a token's or a sequence's).
+        samples: completions of the step.
+        horizon: completions over which the coefficient may change by a fifth.
+    Source: Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
+
+    >>> round(adaptive_kl(0.1, 9.0, target=6.0, samples=100, horizon=1000), 6)
+    0.102
+    """
+    error = min(max(observed / target - 1.0, -0.2), 0.2)
+    return coef * (1.0 + error * samples / horizon)
+
+
+def penalty_kl(coef: float, observed: float, *, target: float) -> float:
+    """The next KL coefficient: half under target / 1.5, twice over target * 1.5.
+
+    Source: Schulman et al. 2017, arXiv:1707.06347, section 4.
+
+    >>> penalty_kl(0.1, 0.9, target=0.5), penalty_kl(0.1, 0.5, target=0.5), penalty_kl(0.1, 0.1, target=0.5)
+    (0.2, 0.1, 0.05)
+    """
+    if observed < target / 1.5:
+        return coef / 2.0
+    return coef * 2.0 if observed > target * 1.5 else coef
+
+
 def kl_loss(
     log_probs: Tensor,
     other_log_probs: Tensor,
@@ -244,142 +441,3 @@ def kl_loss(
         base = log_probs.detach() if old_log_probs is None else old_log_probs
         return torch.exp(log_ratio(log_probs, base, 20.0)) * value
     raise ValueError(f"KL gradient {gradient!r}; there are direct, k2, weighted")
-
-
-# ------------------------------------------------------------------------------------------- rewards and advantages
-def per_token(rows: Tensor, mask: Tensor) -> Tensor:
-    """One number a row, [B], at every counted token of it, [B, T]."""
-    return torch.where(mask, rows[:, None], rows.new_zeros(()))
-
-
-def last_token(mask: Tensor) -> Tensor:
-    """[B, T] bool, True at the last counted token of each row and nowhere in an empty one."""
-    after = mask.flip(1).cumsum(1).flip(1)
-    return mask & (after == 1)
-
-
-def terminal_rewards(rewards: Tensor, mask: Tensor, token_rewards: Tensor | None = None) -> Tensor:
-    """[B, T]: each row's reward at its last counted token, beside the rewards that arose at tokens."""
-    placed = torch.where(last_token(mask), rewards[:, None], rewards.new_zeros(()))
-    return placed if token_rewards is None else placed + token_rewards
-
-
-def gae(
-    token_rewards: Tensor,
-    values: Tensor,
-    loss_mask: Tensor,
-    *,
-    gamma: float,
-    lam: float,
-    bootstrap_values: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimates along each sequence, and the critic's targets.
-
-    Args:
-        token_rewards: [B, T], reward units; usually 0 but at the last token.
-        values: [B, T], reward units, the estimate before the token.
-        loss_mask: [B, T] bool, True on completion tokens. Masked tokens are transparent: no reward, no decay.
-        gamma: discount per token, in (0, 1].
-        lam: 0 trusts the values, 1 the rewards.
-        bootstrap_values: [B], the estimate after the last token; None is 0.
-    Returns:
-        Advantages and returns, [B, T], reward units, no gradient, 0 where `loss_mask` is False.
-    Source: Schulman et al. 2016, arXiv:1506.02438, eq. 16.
-
-    >>> on = torch.tensor([[True, True]])
-    >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), on, gamma=1.0, lam=1.0)[0]
-    tensor([[0.5000, 0.5000]])
-    """
-    advantages = torch.zeros_like(values)
-    next_value = values.new_zeros(values.shape[0]) if bootstrap_values is None else bootstrap_values.to(values.dtype)
-    running = values.new_zeros(values.shape[0])
-    for t in range(values.shape[1] - 1, -1, -1):
-        on = loss_mask[:, t]
-        delta = token_rewards[:, t] + gamma * next_value - values[:, t]
-        running = torch.where(on, delta + gamma * lam * running, running)
-        next_value = torch.where(on, values[:, t], next_value)
-        advantages[:, t] = torch.where(on, running, values.new_zeros(()))
-    returns = torch.where(loss_mask, advantages + values, values.new_zeros(()))
-    return advantages.detach(), returns.detach()
-
-
-def group_advantages(
-    rewards: Tensor,
-    group_ids: Tensor,
-    *,
-    baseline: str = "mean",
-    scale_by: str = "group",
-    ddof: int = 1,
-    singleton: str = "zero",
-    epsilon: float = 1e-6,
-    tolerance: float = 1e-8,
-    is_scored: Tensor | None = None,
-) -> Tensor:
-    """How much better each completion did than the others of its prompt.
-
-    Args:
-        rewards: [B], any numeric dtype; computed in float64, where equal float32 numbers have exactly their mean.
-        group_ids: [B] int64; groups may have any sizes and any order.
-        baseline: `mean` of the group, `loo` the mean of the others, or `none`.
-        scale_by: `group` divides by the group's standard deviation, `batch` by that of all rewards, `none` by nothing.
-        ddof: 1 divides the variance by n - 1, 0 by n.
-        singleton: a group with one scored completion gets 0 (`zero`) or its reward (`raw`).
-        epsilon: added to the standard deviation.
-        tolerance: a group whose deviation is at most this times max(1, |mean|) has no spread and gets exactly 0.
-        is_scored: [B] bool; rows without a reward are left out of every statistic and get 0.
-    Returns:
-        [B] float32, or float64 if the rewards are; no gradient.
-    Raises:
-        ValueError: a mode is unknown.
-    Source: GRPO arXiv:2402.03300 section 4.1.2; RLOO arXiv:2402.14740 eq. 6; Dr. GRPO arXiv:2503.20783.
-
-    >>> group_advantages(torch.tensor([1.0, 0.0, 3.0]), torch.tensor([0, 0, 1]), scale_by="none")
-    tensor([ 0.5000, -0.5000,  0.0000])
-    """
-    if baseline not in ("mean", "loo", "none") or scale_by not in ("group", "batch", "none"):
-        raise ValueError(f"baseline {baseline!r}, scale_by {scale_by!r}")
-    dtype = torch.float64 if rewards.dtype == torch.float64 else torch.float32
-    on = torch.ones_like(rewards, dtype=torch.bool) if is_scored is None else is_scored
-    work = torch.where(on, rewards.double(), 0.0)
-    if not len(work):
-        return work.to(dtype)
-    _, place = torch.unique(group_ids, return_inverse=True)
-    sums = work.new_zeros(int(place.max()) + 1)
-    count = sums.index_add(0, place, on.to(work.dtype))[place]
-    mean = sums.index_add(0, place, work)[place] / count.clamp_min(1)
-    centred = torch.where(on, work - mean, work.new_zeros(()))
-    variance = sums.index_add(0, place, centred * centred)[place] / (count - ddof).clamp_min(1)
-    deviation = torch.where(count > ddof, variance, work.new_zeros(())).sqrt()
-    is_flat = deviation <= tolerance * mean.abs().clamp_min(1)  # False for NaN, which must not pass as "no spread"
-    centred = torch.where(is_flat & (count > ddof), work.new_zeros(()), centred)
-
-    if baseline == "mean":
-        advantages = centred
-    elif baseline == "loo":
-        advantages = centred * count / (count - 1).clamp_min(1)
-    else:
-        advantages = work
-    if scale_by == "group":
-        advantages = torch.where(is_flat, work.new_zeros(()), advantages / (deviation + epsilon))
-    elif scale_by == "batch":
-        scored = work[on]
-        spread = scored.std(correction=ddof) if len(scored) > ddof else work.new_zeros(())
-        advantages = advantages / (spread + epsilon)
-    if baseline != "none":
-        alone = work if singleton == "raw" else work.new_zeros(())
-        advantages = torch.where(count == 1, alone, advantages)
-    return torch.where(on, advantages, work.new_zeros(())).detach().to(dtype)
-
-
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float | None:
-    """1 - Var(returns - values) / Var(returns) over counted tokens, population variances; None if returns are constant.
-
-    >>> on = torch.tensor([[True, True]])
-    >>> explained_variance(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 3.0]]), on)
-    0.0
-    """
-    if not bool(mask.any()):
-        return None
-    wanted, missed = returns[mask].double(), (returns - values)[mask].double()
-    spread = float(wanted.var(correction=0))
-    return None if spread <= 1e-12 else 1.0 - float(missed.var(correction=0)) / spread

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Interval
 
-from trimtab.algorithms import math
+from trimtab.algorithms import credit, math
 from trimtab.algorithms.base import (
     STRICT,
     Advantages,
@@ -29,12 +29,14 @@ from trimtab.algorithms.base import (
     Sums,
     Terms,
     TokenClip,
+    clip_shares,
     number,
+    policy_term,
     require,
-    reward_kl,
     shared_terms,
     term,
     token_ratio,
+    token_rewards,
     torch,
 )
 from trimtab.types import Schedule
@@ -85,12 +87,8 @@ def needs(config: PPOConfig) -> Need:
 def advantages(batch: Batch, frozen: Frozen, config: PPOConfig) -> Advantages:
     """Estimates over each completion's tokens, then whitened over the step."""
     mask = batch.loss_mask
-    rewards = math.terminal_rewards(batch.rewards, mask, batch.token_rewards)
-    penalty = reward_kl(batch, frozen, config.shared)
-    if penalty is not None:
-        rewards = rewards - penalty
-    values, returns = math.gae(
-        rewards,
+    values, returns = credit.gae(
+        token_rewards(batch, frozen, config.shared),
         require(frozen.old_values, "old_values (a critic)"),
         mask,
         gamma=config.advantage.gamma,
@@ -99,7 +97,7 @@ def advantages(batch: Batch, frozen: Frozen, config: PPOConfig) -> Advantages:
     )
     values = torch.where(batch.is_scored[:, None], values, values.new_zeros(()))
     if config.advantage.whiten:
-        values = math.whiten(values, mask & batch.is_scored[:, None], ddof=config.advantage.ddof)
+        values = credit.whiten(values, mask & batch.is_scored[:, None], ddof=config.advantage.ddof)
     return Advantages(loss_mask=mask, values=values, returns=returns)
 
 
@@ -115,7 +113,7 @@ def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, 
     )
     scored = batch.loss_mask & batch.is_scored[:, None]
     return {
-        "policy": term(surrogate, config.shared),
+        "policy": policy_term(surrogate, batch, frozen, config.shared),
         "value": term(error, config.shared, over=scored, coefficient=number(config.value.coef)),
         **shared_terms(frozen, policy, config.shared),
     }
@@ -124,11 +122,19 @@ def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, 
 def metrics(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: PPOConfig) -> dict[str, Sums]:
     clip = config.policy
     ratio = token_ratio(frozen, policy, config.shared)
-    return math.clip_metrics(ratio, advantages.values, batch.loss_mask, clip.clip_low, clip.clip_high, clip.dual_clip)
+    return clip_shares(ratio, advantages.values, batch, clip.clip_low, clip.clip_high, clip.dual_clip)
 
 
 def validate(config: PPOConfig) -> str | None:
     return config.shared.complaint()
+
+
+def advise(config: PPOConfig) -> str | None:
+    gamma = config.advantage.gamma
+    if gamma < 1:
+        half = round(0.6931 / (1 - gamma))
+        return f"advantage.gamma: {gamma} halves a final reward every {half} tokens; use 1.0 unless rewards are dense"
+    return None
 
 
 ALGORITHM = Algorithm(
@@ -138,7 +144,9 @@ ALGORITHM = Algorithm(
     advantages=advantages,
     terms=terms,
     metrics=metrics,
+    reports=("clip_fraction/low", "clip_fraction/high", "clip_fraction/dual"),
     validate=validate,
+    advise=advise,
     summary="clipped policy gradient with a critic (GAE)",
     formula="-min(r A, clip(r, 1-clip_low, 1+clip_high) A) + c_v 1/2 max((V-R)^2, (clip(V)-R)^2) - c_e H + beta KL",
     source="arXiv:1707.06347",

@@ -15,6 +15,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm
 from trimtab.errors import UnmetNeedError
 from trimtab.testing import cases
+from trimtab.train import update
 from trimtab.types import Need
 
 TOLERANCE = 1e-6
@@ -64,12 +65,12 @@ def a_masked_token_gets_no_gradient(algorithm: Algorithm, seed: int = 0) -> None
 
 
 def equal_rewards_give_a_finite_loss(algorithm: Algorithm, seed: int = 0) -> None:
-    result = cases.evaluate(algorithm, algorithm.config(), cases.equal_rewards(cases.make(seed)))
+    result = cases.evaluate(algorithm, plain_config(algorithm), cases.equal_rewards(cases.make(seed)))
     _finite(result)
 
 
 def a_group_without_spread_gets_exactly_zero(algorithm: Algorithm, seed: int = 0) -> None:
-    config = algorithm.config()
+    config = plain_config(algorithm)
     if Need.GROUPS not in algorithm.needs(config):
         return
     case = cases.equal_rewards(cases.make(seed), 0.1)
@@ -91,14 +92,14 @@ def nothing_to_learn_from_is_no_fault(algorithm: Algorithm, seed: int = 0) -> No
 
 
 def at_ratio_one_the_gradient_is_the_plain_policy_gradient(algorithm: Algorithm, seed: int = 0) -> None:
-    config = algorithm.config()
+    config = plain_config(algorithm)
     if Need.ROLLOUTS not in algorithm.needs(config):
         return
     case = cases.make(seed, ratio_one=True)
     advantages = cases.advantages_of(algorithm, config, case).values
     gradient = cases.evaluate(algorithm, config, case).gradients["log_probs"]
     scale = gradient / torch.where(advantages == 0, torch.ones(()), -advantages)
-    counted = case.batch.loss_mask & (advantages != 0)
+    counted = case.batch.loss_mask & (advantages != 0) & ~_left_out(algorithm, config, case)
     for row in range(len(case.batch)):
         along = scale[row][counted[row]]
         if len(along):
@@ -107,13 +108,24 @@ def at_ratio_one_the_gradient_is_the_plain_policy_gradient(algorithm: Algorithm,
             assert spread <= TOLERANCE, f"row {row}: tokens of equal advantage get unequal weight ({spread:g})"
 
 
+def _left_out(algorithm: Algorithm, config: Any, case: cases.Case) -> Tensor:
+    """[B, T] bool, tokens that the algorithm has picked over the whole update to have no loss."""
+    advantages = cases.advantages_of(algorithm, config, case)
+    frozen = update.with_statistics(algorithm, config, case.batch, case.frozen, advantages, case.policy)
+    gradient = cases.evaluate(algorithm, config, case).gradients["log_probs"]
+    nowhere = torch.zeros_like(case.batch.loss_mask)
+    return nowhere if frozen.picked is None else frozen.picked & (gradient == 0)
+
+
 def a_coefficient_of_zero_removes_its_term_and_need(algorithm: Algorithm, seed: int = 0) -> None:
     case = cases.make(seed)
+    default = plain_config(algorithm)
+    default = with_value(default, "kl", "where", "loss") or default
     for section, key, term, need in (
         ("kl", "coef", "kl", Need.REFERENCE),
         ("policy", "entropy_coef", "entropy", Need.ENTROPY),
     ):
-        on = with_value(algorithm.config(), section, key, 0.3)
+        on = with_value(default, section, key, 0.3)
         if on is None:
             continue
         off = with_value(on, section, key, 0.0)
@@ -123,8 +135,35 @@ def a_coefficient_of_zero_removes_its_term_and_need(algorithm: Algorithm, seed: 
         assert term not in cases.evaluate(algorithm, off, case).terms, f"{section}.{key} 0 keeps the term `{term}`"
 
 
+def kl_in_the_reward_changes_the_advantages_and_adds_no_term(algorithm: Algorithm, seed: int = 0) -> None:
+    case = cases.make(seed)
+    on = with_value(plain_config(algorithm), "kl", "coef", 0.3)
+    on = None if on is None else with_value(on, "kl", "where", "reward")
+    if on is None or (algorithm.validate is not None and algorithm.validate(on)):
+        return
+    off = with_value(on, "kl", "coef", 0.0)
+    assert Need.REFERENCE in algorithm.needs(on), "kl.where: reward does not need the reference model"
+    before, after = cases.advantages_of(algorithm, off, case).values, cases.advantages_of(algorithm, on, case).values
+    assert not torch.equal(before, after), "kl.where: reward leaves the advantages as they are"
+    assert "kl" not in cases.evaluate(algorithm, on, case).terms, "kl.where: reward adds a term as well"
+
+
+def it_reports_what_it_names(algorithm: Algorithm, seed: int = 0) -> None:
+    if algorithm.metrics is None:
+        assert not algorithm.reports, f"it has no `metrics` but names {algorithm.reports}"
+        return
+    case, config = cases.make(seed), rich_config(algorithm)
+    advantages = cases.advantages_of(algorithm, config, case)
+    frozen = update.with_statistics(algorithm, config, case.batch, case.frozen, advantages, case.policy)
+    found = algorithm.metrics(case.batch, frozen, advantages, case.policy, config)
+    assert set(found) <= {*algorithm.reports}, f"`metrics` gives {sorted(found)}, `reports` names {algorithm.reports}"
+    for name, sums in found.items():
+        assert 0 <= float(sums.count), f"{name}: counts {float(sums.count)}"
+        assert bool(torch.as_tensor(sums.total).isfinite()), f"{name}: sums to {float(sums.total)}"
+
+
 def it_runs_with_exactly_the_parts_it_needs(algorithm: Algorithm, seed: int = 0) -> None:
-    for config in (algorithm.config(), rich_config(algorithm)):
+    for config in (plain_config(algorithm), rich_config(algorithm)):
         _finite(cases.evaluate(algorithm, config, cases.make(seed), needs_only=True))
 
 
@@ -153,7 +192,8 @@ def what_counts_does_not_depend_on_the_policy(algorithm: Algorithm, seed: int = 
     found = []
     for policy in (case.policy, cases.make(seed + 1).policy):
         given = replace(policy, loss_mask=case.batch.loss_mask)
-        terms = algorithm.terms(case.batch, case.frozen, advantages, given, config)
+        frozen = update.with_statistics(algorithm, config, case.batch, case.frozen, advantages, given)
+        terms = algorithm.terms(case.batch, frozen, advantages, given, config)
         found.append({name: term.over for name, term in terms.items()})
     assert found[0].keys() == found[1].keys(), f"terms {sorted(found[0])} became {sorted(found[1])}"
     for name, over in found[0].items():
@@ -185,6 +225,8 @@ CHECKS: tuple[Callable[..., None], ...] = (
     nothing_to_learn_from_is_no_fault,
     at_ratio_one_the_gradient_is_the_plain_policy_gradient,
     a_coefficient_of_zero_removes_its_term_and_need,
+    kl_in_the_reward_changes_the_advantages_and_adds_no_term,
+    it_reports_what_it_names,
     it_runs_with_exactly_the_parts_it_needs,
     without_a_part_it_says_so,
     what_counts_does_not_depend_on_the_policy,
@@ -192,10 +234,22 @@ CHECKS: tuple[Callable[..., None], ...] = (
 )
 
 
-def rich_config(algorithm: Algorithm) -> Any:
-    """The algorithm's defaults with every shared term switched on."""
+def plain_config(algorithm: Algorithm) -> Any:
+    """The algorithm's defaults, with a length to normalise by where a run would take its own limit."""
     config = algorithm.config()
-    for section, key, value in (("kl", "coef", 0.1), ("policy", "entropy_coef", 0.05)):
+    return with_value(config, "policy", "norm_length", 12) or config
+
+
+def rich_config(algorithm: Algorithm) -> Any:
+    """The same with every shared term switched on, and the correction for an engine's mismatch."""
+    config = plain_config(algorithm)
+    switched_on = (
+        ("kl", "coef", 0.1),
+        ("policy", "entropy_coef", 0.05),
+        ("mismatch", "mode", "truncate"),
+        ("mismatch", "high", 1.005),
+    )
+    for section, key, value in switched_on:
         config = with_value(config, section, key, value) or config
     return config
 

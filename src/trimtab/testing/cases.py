@@ -81,7 +81,17 @@ def make(seed: int = 0, *, dtype: torch.dtype = torch.float32, width: int = 7, r
         values=normal(rows, width),
         scores=normal(rows),
     )
-    return Case(batch=batch, frozen=frozen, policy=policy)
+    return Case(batch=_with_two_rewards(batch, normal(rows)), frozen=frozen, policy=policy)
+
+
+def _with_two_rewards(batch: Batch, second: Tensor) -> Batch:
+    """The rewards as a sum of two weighted parts."""
+    second = second.double()
+    first = batch.rewards.double() - 0.5 * second
+    weights = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    return replace(
+        batch, reward_parts=torch.stack([first, second], dim=1), reward_weights=weights.expand(len(batch), 2).clone()
+    )
 
 
 def evaluate(
@@ -104,6 +114,8 @@ def evaluate(
         if (value := getattr(policy, name)) is not None
     }
     advantages = algorithm.advantages(batch, frozen, config)
+    whole = Policy(loss_mask=batch.loss_mask, **{n: leaf.detach() for n, leaf in leaves.items()})
+    frozen = update.with_statistics(algorithm, config, batch, frozen, advantages, whole)
     weights = update.weigh(algorithm, config, batch, frozen, advantages)
     loss, terms = 0.0, dict.fromkeys(weights, 0.0)
     for cut in cuts if cuts is not None else [list(range(len(batch)))]:
@@ -183,7 +195,8 @@ def padded(case: Case, by: int, junk: float = float("nan")) -> Case:
 
 def equal_rewards(case: Case, reward: float = 0.1) -> Case:
     """The same rows, every reward the same."""
-    return replace(case, batch=replace(case.batch, rewards=torch.full_like(case.batch.rewards, reward)))
+    rewards = torch.full_like(case.batch.rewards, reward)
+    return replace(case, batch=_with_two_rewards(replace(case.batch, rewards=rewards), torch.zeros_like(rewards)))
 
 
 def advantages_of(algorithm: Algorithm, config: Any, case: Case) -> Advantages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -33,19 +33,32 @@ def minibatches(group_ids: Tensor, count: int, *, seed: int, step: int, epoch: i
     return [(parts == part).nonzero().squeeze(1) for part in range(count)]
 
 
-def micro_batches(lengths: Tensor, budget: int) -> list[Tensor]:
+def micro_batches(lengths: Tensor, budget: int, together: Tensor | None = None) -> list[Tensor]:
     """Row numbers of each forward pass: rows of like length, at most `budget` tokens with padding, at least one row.
+
+    Args:
+        lengths: [n] int64, tokens.
+        budget: tokens.
+        together: [n] int64; rows with the same number are not parted, as those of a pair.
 
     >>> [m.tolist() for m in micro_batches(torch.tensor([9, 3, 10, 4]), 20)]
     [[2, 0], [3, 1]]
+    >>> [m.tolist() for m in micro_batches(torch.tensor([9, 3, 10, 4]), 20, torch.tensor([5, 5, 6, 6]))]
+    [[2, 3], [0, 1]]
     """
-    order = sorted(range(len(lengths)), key=lambda row: (-int(lengths[row]), row))
+    units: dict[int, list[int]] = {}
+    for row, unit in enumerate(range(len(lengths)) if together is None else together.tolist()):
+        units.setdefault(unit, []).append(row)
+    longest = {unit: max(int(lengths[row]) for row in rows) for unit, rows in units.items()}
     parts: list[list[int]] = []
-    for row in order:
-        if parts and (len(parts[-1]) + 1) * int(lengths[parts[-1][0]]) <= budget:
-            parts[-1].append(row)
+    width = 0
+    for unit in sorted(units, key=lambda u: (-longest[u], units[u][0])):
+        rows = units[unit]
+        if parts and (len(parts[-1]) + len(rows)) * width <= budget:
+            parts[-1] += rows
         else:
-            parts.append([row])
+            parts.append([*rows])
+            width = longest[unit]
     return [torch.tensor(part) for part in parts]
 
 
@@ -59,14 +72,15 @@ def joined(records: Sequence[Record]) -> Record:
         if any(v is not None for v in values):
             like = next(v for v in values if v is not None)
             whole[spec.name] = _stacked(
-                [v if v is not None else _zeros(r, like) for r, v in zip(records, values, strict=True)]
+                [v if v is not None else _zeros(r, like, spec.metadata) for r, v in zip(records, values, strict=True)]
             )
     return replace(records[0], **whole)  # type: ignore[type-var]
 
 
-def _zeros(record: Any, like: Tensor) -> Tensor:
+def _zeros(record: Any, like: Tensor, metadata: Mapping[Any, Any]) -> Tensor:
     """What a rank that lacks a field stands in with."""
-    shape = record.loss_mask.shape if like.ndim == 2 else record.loss_mask.shape[:1]
+    rows, width = record.loss_mask.shape
+    shape = (rows, width) if metadata.get("per_token") else (rows, *like.shape[1:])
     return torch.zeros(shape, dtype=like.dtype)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from types import FrameType
 
 from trimtab.train.ranks import Ranks
@@ -21,8 +22,9 @@ class SignalControl:
     On several ranks the wish of one is everybody's, so that all leave the loop at the same step.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, numbers: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
         self._ranks = ranks
+        self._numbers = numbers
         self._wish: str | None = None
         self._previous: dict[int, object] = {}
 
@@ -30,7 +32,7 @@ class SignalControl:
         return next((wish for wish in self._ranks.gather(self._wish) if wish), None)
 
     def __enter__(self) -> SignalControl:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._numbers:
             self._previous[number] = signal.signal(number, self._notice)
         return self
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from trimtab.algorithms.math import explained_variance
+from trimtab.algorithms.base import Shared, mismatch_weights
+from trimtab.algorithms.credit import explained_variance
+from trimtab.algorithms.math import effective_sample_size
 from trimtab.types import Advantages, Batch, Frozen
 
 
@@ -106,3 +110,16 @@ def of_frozen(batch: Batch, frozen: Frozen, advantages: Advantages) -> dict[str,
         if explained is not None:
             found["explained_variance"] = explained
     return found
+
+
+def of_mismatch(batch: Batch, frozen: Frozen, config: Any) -> dict[str, float]:
+    """The weights that correct for the engine, if `mismatch` is on: how many rows' worth are left, how many are 0."""
+    shared = getattr(config, "shared", None)
+    if not isinstance(shared, Shared) or not bool(batch.loss_mask.any()):
+        return {}
+    weights = mismatch_weights(batch, frozen, shared)
+    if weights is None:
+        return {}
+    found = {"mismatch/masked": float((weights[batch.loss_mask] == 0).double().mean())}
+    size = effective_sample_size(weights, batch.loss_mask)
+    return found if size is None else {**found, "ess": size}

@@ -22,7 +22,7 @@ def train(run: Run) -> Run:
     while run.step < run.max_steps and not run.is_finished:
         started = time.perf_counter()
         batch = run.source.next_batch()
-        report = run.learner.update(batch)
+        report = run.learner.update(batch, [source.next_batch() for source in run.mixed])
         run.source.refresh(version=report.step)
         report = replace(report | run.source.figures(), samples=run.source.samples())
         is_last = report.step == run.max_steps

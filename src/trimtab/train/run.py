@@ -20,6 +20,8 @@ class Run:
     learner: Learner
     models: Models
     source: Source
+    mixed: tuple[Source, ...] = ()
+    """Of the parts that `mix` adds, in their order."""
     evaluator: Evaluator
     recorder: Recorder
     guard: Guard
@@ -45,6 +47,7 @@ class Run:
             "step": self.step,
             "learner": self.learner.values(),
             "source": self.source.state(),
+            "mixed": [source.state() for source in self.mixed],
             "guard": self.guard.state(),
         }
 
@@ -52,5 +55,7 @@ class Run:
         self.step = int(values["step"])
         self.learner.load(tensors, values["learner"])
         self.source.load_state(values["source"])
+        for source, state in zip(self.mixed, values["mixed"], strict=True):
+            source.load_state(state)
         self.guard.load_state(values["guard"])
         self.is_finished = self.guard.has_finished()

@@ -24,6 +24,11 @@ def value_at(schedule: Schedule, step: int) -> float:
     return schedule.start + (schedule.end - schedule.start) * done
 
 
+def number_at(coefficient: float | Schedule, step: int) -> float:
+    """A coefficient at a step, whether it is a number or a schedule."""
+    return value_at(coefficient, step) if isinstance(coefficient, Schedule) else coefficient
+
+
 def at(config: Any, step: int) -> Any:
     """A config record with the numbers of one step in the place of its schedules."""
     changed: dict[str, Any] = {}

@@ -28,6 +28,8 @@ class Optim:
     """Decay of the two running moments."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """Decoupled, per unit of learning rate."""
+    max_loss_scale: Annotated[float, Ge(1)] = 65536.0
+    """In float16 the loss is multiplied by this before the backward pass; halved while gradients overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,9 @@ class Critic:
 
     learning_rate: Annotated[float, Ge(0)] | None = None
     """Of the critic's own weights; null: the policy's."""
+    warmup_steps: Annotated[int, Ge(0)] = 0
+    """Steps at the start in which the critic alone is trained, so that the policy first meets advantages that mean
+    something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +96,13 @@ class Guard:
 
     probe_tokens: Annotated[int, Ge(1)] = 2048
     """Tokens of the batch on which `kl/update` and `update/ratio_max` are measured after the last update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """The `observe` section's part that is measured in training."""
+
+    __pydantic_config__ = STRICT
+
+    term_norms_every: Annotated[int, Ge(1)] | None = 10
+    """Steps between measurements of each loss term's own gradient norm, on `guard.probe_tokens` tokens; null: never."""

@@ -15,7 +15,36 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.math import row_weights
 from trimtab.errors import TrimtabError
+from trimtab.kernels import sampling
 from trimtab.types import Advantages, Batch, Frozen, Policy, Term
+
+
+def with_statistics(
+    algorithm: Algorithm,
+    config: Any,
+    batch: Batch,
+    frozen: Frozen,
+    advantages: Advantages,
+    policy: Policy,
+    *,
+    seed: int = 0,
+    step: int = 0,
+) -> Frozen:
+    """`frozen` with what the algorithm computes over the whole update; as it is if there is nothing of the kind.
+
+    Args:
+        batch, frozen, advantages, policy: every row of the update, of all ranks.
+        seed, step: of the numbers in [0, 1) that random choices are made by, one for each (row id, position).
+    """
+    if algorithm.statistics is None:
+        return frozen
+    width = batch.loss_mask.shape[1]
+    key = torch.full_like(batch.row_ids, sampling.key(seed, step, "statistics"))
+    noise = sampling.uniform(
+        sampling.mix(key, batch.row_ids)[:, None].expand(-1, width), torch.arange(width, device=key.device)
+    )
+    with torch.no_grad():
+        return algorithm.statistics(batch, frozen, advantages, policy, config, noise)
 
 
 def weigh(algorithm: Algorithm, config: Any, batch: Batch, frozen: Frozen, advantages: Advantages) -> dict[str, Tensor]:
@@ -59,7 +88,7 @@ def loss_of(
 
     Args:
         batch, frozen, advantages, policy: some rows of the update.
-        weights: of `weigh`, the same rows.
+        weights: of `weigh`, the same rows; a term without weights is left out.
     Returns:
         The weighted total [], each term before its coefficient [], and the coefficients.
     """
@@ -67,6 +96,8 @@ def loss_of(
     parts: dict[str, Tensor] = {}
     coefficients: dict[str, float] = {}
     for name, term in algorithm.terms(batch, frozen, advantages, policy, config).items():
+        if name not in weights:
+            continue
         parts[name] = _weighted_sum(name, term, batch, weights[name])
         coefficients[name] = term.coefficient
         total = total + term.coefficient * parts[name]
