@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.data import builtin
+from trimtab.data import builtin, preferences
+from trimtab.data.messages import MessageError, arranged, has_half_a_pair, kind
 from trimtab.errors import DataError, Finding
 
 MAX_FINDINGS = 20
@@ -23,26 +24,40 @@ class Row:
     place: str
     """`file:line`."""
     values: Mapping[str, Any]
-    """By our names, after `data.columns`."""
+    """By our names, after `data.columns`; a conversation as `messages.arranged` leaves it."""
 
 
-def read(source: str, columns: Mapping[str, str], required: tuple[str, ...], *, held_out: bool = False) -> list[Row]:
+def read(
+    source: str,
+    columns: Mapping[str, str],
+    required: tuple[str, ...],
+    *,
+    held_out: bool = False,
+    first: int | None = None,
+) -> list[Row]:
     """All rows of a file or built-in task.
 
     Args:
         source: a JSONL file, or `builtin:addition`.
         columns: our name -> the file's name.
-        required: our names that every row must have, as non-empty text.
+        required: our names that every row must have, as non-empty text or as messages; a `messages` column stands for
+            a prompt, or for prompt and completion. `preferences.PAIR` and `LABELLED` are rows of those forms.
         held_out: of a built-in task, the rows that are kept for validation.
+        first: read no more rows than that.
     Raises:
         DataError: with up to twenty findings, each at its `file:line`.
     """
     if source in builtin.NAMES:
-        made = builtin.addition(held_out=held_out)
-        return [Row(id=i, place=f"{source}:{i + 1}", values=values) for i, values in enumerate(made)]
+        made = builtin.rows(required, held_out=held_out)
+        return [Row(id=i, place=f"{source}:{i + 1}", values=values) for i, values in enumerate(made)][:first]
     if source.startswith("builtin:"):
         _refuse(source, f"no built-in task has that name, there is {', '.join(builtin.NAMES)}")
-    return _Reader(source, columns, required).rows()
+    return _Reader(source, columns, required).rows(first)
+
+
+def parse(lines: bytes, source: str, columns: Mapping[str, str], required: tuple[str, ...]) -> list[Row]:
+    """Rows from JSON lines that are in memory, under the same rules; `source` is what faults are said to be in."""
+    return _Reader(source, columns, required).parsed(lines)
 
 
 def _refuse(place: str, what: str, hint: str = "") -> None:
@@ -56,7 +71,7 @@ class _Reader:
         self.required = required
         self.findings: list[Finding] = []
 
-    def rows(self) -> list[Row]:
+    def rows(self, first: int | None) -> list[Row]:
         path = Path(self.source)
         if path.is_dir():
             _refuse(self.source, "is a directory, expected a JSONL file")
@@ -66,12 +81,15 @@ class _Reader:
             _refuse(self.source, "no such file", "give a JSONL file, or builtin:addition")
         except OSError as error:
             _refuse(self.source, f"cannot be read: {error.strerror}")
+        return self.parsed(data, first)
+
+    def parsed(self, data: bytes, first: int | None = None) -> list[Row]:
         found: list[Row] = []
         for line, raw in self._lines(data):
             values = self._row(line, raw)
             if values is not None:
                 found.append(Row(id=len(found), place=f"{self.source}:{line}", values=values))
-            if len(self.findings) >= MAX_FINDINGS:
+            if len(self.findings) >= MAX_FINDINGS or len(found) == first:
                 break
         if self.findings:
             raise DataError(self.findings[:MAX_FINDINGS])
@@ -95,12 +113,23 @@ class _Reader:
         values = self._parse(line, raw)
         if not isinstance(values, dict):
             if len(self.findings) == before:
-                self._find(line, f"expected a JSON object, found {_kind(values)}")
+                self._find(line, f"expected a JSON object, found {kind(values)}")
             return None
-        named = self._renamed(values)
-        for name in self.required:
+        try:
+            named = self._arranged(self._renamed(values))
+        except MessageError as fault:
+            self._find(line, fault.what, fault.hint)
+            return None
+        for name in () if self.required == preferences.PAIR else self.required:
             self._check(line, name, named, values)
         return named if len(self.findings) == before else None
+
+    def _arranged(self, values: dict[str, Any]) -> dict[str, Any]:
+        if self.required == preferences.PAIR:
+            return preferences.arranged_pair(values)
+        if self.required == preferences.LABELLED:
+            return preferences.arranged_label(values)
+        return arranged(values, with_answers="completion" in self.required)
 
     def _parse(self, line: int, raw: bytes) -> Any:
         try:
@@ -134,16 +163,18 @@ class _Reader:
         return named | {name: value for name, value in values.items() if name not in taken}
 
     def _check(self, line: int, name: str, named: dict[str, Any], values: dict[str, Any]) -> None:
+        if name == "label" or (isinstance(named.get("prompt"), list) and (name == "prompt" or "messages" in named)):
+            return None  # checked already
         if name not in named:
             wanted = self.columns.get(name, name)
             hint = f"name the column that holds it: data.columns: {{{name}: ...}}"
             return self._find(line, f"no column `{wanted}`, found {', '.join(map(repr, values))}", hint)
         value = named[name]
         if not isinstance(value, str):
-            return self._find(line, f"`{name}` is {_kind(value)}, expected text")
-        if not value:
+            return self._find(line, f"`{name}` is {kind(value)}, expected text or messages")
+        if not value and not (name == "completion" and self.required == preferences.LABELLED):
             return self._find(line, f"`{name}` is empty")
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if has_half_a_pair(value):
             return self._find(line, f"`{name}` has half a surrogate pair, which is no character")
         return None
 
@@ -172,8 +203,3 @@ def _bounded_integer(digits: str) -> int:
     if len(digits) > 20 or abs(int(digits)) > MAX_INTEGER:
         raise ValueError(f"the integer {digits[:24]} does not fit into 64 bits; write it as text")
     return int(digits)
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -38,6 +38,8 @@ class Call:
 class Outcome:
     values: Sequence[float | None] | None = None
     error: str | None = None
+    cause: Exception | None = None
+    """What a function in this process has raised."""
     has_ended: bool = False
     """The process is gone, by itself or by the time limit."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,11 @@ class Scorer:
             for place, name in enumerate(names)
         )
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What each function's value is multiplied by, in order."""
+        return tuple(spec.weight for spec in self.specs)
+
     def load(self) -> None:
         """Import every function of a user before anything is sampled.
 
@@ -93,7 +99,7 @@ class Scorer:
                 raise RewardError(
                     f"rewards: {spec.name}: {outcome.error} (batch of {len(prompts)} completions); "
                     "mend the function, or set on_error to skip or penalty"
-                )
+                ) from outcome.cause
             else:
                 found.append(self._one_by_one(place, prompts, completions, columns))
         return found
@@ -131,13 +137,15 @@ class Scorer:
     def _call_here(
         self, place: int, prompts: list[str], completions: list[str], columns: dict[str, list[Any]]
     ) -> Outcome:
-        spec = self.specs[place]
-        function = self._rules.get(place) or self._functions[spec.name]
+        function = self._rules.get(place)
+        if function is None:  # it may alter what it is given, which in a worker would be a copy too
+            function = self._functions[self.specs[place].name]
+            prompts, columns = list(prompts), copy.deepcopy(columns)
         try:
-            found = function(prompts=prompts, completions=completions, **columns)
+            found = function(prompts=prompts, completions=list(completions), **columns)
             return Outcome(values=plain_values(found, len(completions)))
         except Exception as error:
-            return Outcome(error=f"{type(error).__name__}: {error}")
+            return Outcome(error=f"{type(error).__name__}: {error}", cause=error)
 
     def _call(
         self,

@@ -6,6 +6,7 @@ import torch
 
 from trimtab.data import collate
 from trimtab.data.prompts import Demonstration
+from trimtab.train import batches
 from trimtab.types import Prompt, Rollout, Scored
 
 
@@ -97,3 +98,47 @@ def test_demonstrations_are_groups_of_their_own_named_by_their_place_in_the_run(
     assert batch.prompt_ids.tolist() == [3, 1]
     assert not batch.is_scored.any()
     assert batch.tokens.dtype == torch.int64
+
+
+def test_a_truncated_completion_can_be_left_out_of_the_loss_and_still_be_there():
+    rows = [
+        scored(0, 0, 0, (5,), (8, 8, 8), is_truncated=True, parts=(2.0,)),
+        scored(0, 0, 1, (5,), (8, 2), parts=(1.0,)),
+    ]
+    batch = collate.of_rollouts(rows, masks_truncated=True)
+    assert batch.loss_mask.tolist() == [[False] * 3, [True, True, False]]
+    assert batch.completion_lengths.tolist() == [3, 2]
+    assert batch.rewards.tolist() == [2.0, 1.0]
+    assert batch.is_scored.tolist() == [True, True]
+    assert batch.rollout_log_probs[0].tolist() == [0, 0, 0]
+    assert collate.of_rollouts(rows).loss_mask.sum() == 5
+
+
+def test_the_weights_of_the_reward_functions_stand_beside_their_values_in_float64():
+    batch = collate.of_rollouts([scored(0, 0, i, (5,), (8,), parts=(0.1, None)) for i in range(2)], weights=(0.3, 2.0))
+    assert batch.reward_weights.tolist() == [[0.3, 2.0]] * 2
+    assert batch.reward_parts[:, 0].tolist() == [0.1, 0.1]
+    assert collate.of_rollouts([scored(0, 0, 0, (5,), (8,))]).reward_weights is None
+
+
+def test_the_empty_share_of_a_rank_is_a_batch_of_the_same_fields_without_rows():
+    empty = collate.of_rollouts([], weights=(0.3, 2.0), masks_truncated=True)
+    full = collate.of_rollouts([scored(0, 0, 0, (5,), (8, 2), parts=(0.1, None))], weights=(0.3, 2.0))
+    together = batches.joined([empty, full])
+    assert len(empty) == 0
+    for name in ("tokens", "rewards", "reward_parts", "reward_weights", "policy_versions", "is_truncated"):
+        assert getattr(together, name).shape == getattr(full, name).shape, name
+        assert getattr(together, name).dtype == getattr(full, name).dtype, name
+        assert torch.equal(getattr(together, name).nan_to_num(), getattr(full, name).nan_to_num()), name
+
+
+def test_a_demonstration_can_have_holes_in_its_mask():
+    rows = [
+        Demonstration(prompt=prompt(0, 5), completion=(7, 8, 9, 2), text="x", mask=(True, False, False, True)),
+        Demonstration(prompt=prompt(1, 5), completion=(7, 2), text="x"),
+    ]
+    batch = collate.of_demonstrations(rows, [0, 1])
+    assert batch.loss_mask.dtype == torch.bool
+    assert batch.loss_mask.tolist() == [[True, False, False, True], [True, True, False, False]]
+    assert batch.completion_lengths.tolist() == [4, 2]
+    assert batch.tokens.tolist() == [[5, 7, 8, 9, 2], [5, 7, 2, 0, 0]]

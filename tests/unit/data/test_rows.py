@@ -75,11 +75,11 @@ GBK = '{"prompt": "你"}'.encode("gbk")
         (b"true", "a.jsonl:1: expected a JSON object, found true or false"),
         (b'{"prompt": "a"', "a.jsonl:1:15: not JSON: Expecting ',' delimiter"),
         (b"  {'prompt': 1}", "a.jsonl:1:4: not JSON: Expecting property name enclosed in double quotes"),
-        (b'{"prompt": null}', "a.jsonl:1: `prompt` is null, expected text"),
-        (b'{"prompt": 3}', "a.jsonl:1: `prompt` is a number, expected text"),
-        (b'{"prompt": false}', "a.jsonl:1: `prompt` is true or false, expected text"),
-        (b'{"prompt": ["a"]}', "a.jsonl:1: `prompt` is a list, expected text"),
-        (b'{"prompt": {"a": 1}}', "a.jsonl:1: `prompt` is an object, expected text"),
+        (b'{"prompt": null}', "a.jsonl:1: `prompt` is null, expected text or messages"),
+        (b'{"prompt": 3}', "a.jsonl:1: `prompt` is a number, expected text or messages"),
+        (b'{"prompt": false}', "a.jsonl:1: `prompt` is true or false, expected text or messages"),
+        (b'{"prompt": ["a"]}', "a.jsonl:1: `prompt[0]` is text, expected an object with role and content"),
+        (b'{"prompt": {"a": 1}}', "a.jsonl:1: `prompt` is an object, expected text or messages"),
         (b'{"prompt": ""}', "a.jsonl:1: `prompt` is empty"),
         (rb'{"prompt": "\ud83d"}', "a.jsonl:1: `prompt` has half a surrogate pair, which is no character"),
         (
@@ -216,7 +216,7 @@ def rows_or_findings(file, data):
 def test_no_bytes_raise_anything_but_a_data_error(file, data):
     good, bad = rows_or_findings(file, data)
     assert len(good) >= 1 or 1 <= len(bad) <= rows.MAX_FINDINGS
-    assert all(isinstance(row.values["prompt"], str) for row in good)
+    assert all(isinstance(row.values["prompt"], str | list) for row in good)
 
 
 @settings(max_examples=200, deadline=None)
@@ -228,3 +228,9 @@ def test_no_mutation_of_a_good_file_raises_anything_but_a_data_error(file, chang
     good, bad = rows_or_findings(file, data)
     assert all(finding.place.startswith(f"{file}:") for finding in bad)
     assert all(isinstance(row.values["prompt"], str) for row in good)
+
+
+def test_only_the_first_rows_are_read_if_no_more_are_asked_for(file):
+    file.write_bytes(GOOD * 2 + b"nonsense")
+    assert [row.id for row in rows.read(str(file), {}, ("prompt",), first=2)] == [0, 1]
+    assert len(rows.read("builtin:addition", {}, ("prompt",), first=3)) == 3

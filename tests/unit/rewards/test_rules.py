@@ -1,5 +1,8 @@
 """The rules that need no model."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from trimtab.errors import ConfigError
@@ -63,6 +66,70 @@ def test_an_exact_match_can_ignore_case_and_read_another_column():
 )
 def test_a_number_is_compared_by_value(options, completion, answer, value):
     assert judge(rules.Numeric(**options), [completion], [answer]) == [value]
+
+
+GOLD = [
+    ("#### 72", "72"), ("#### $1,200", "1200"), ("####72 clips", "72"), ("#### -7.", "-7"), ("#### 3/4", "0.75"),
+    ("#### **72**", "72"), ("1 #### 2 #### 3", "3"), ("#### 72\n99", "72"), ("#### \\frac{3}{4}", "3/4"),
+    (r"\boxed{72}", "72"), (r"\boxed{1} or \boxed{\dfrac{1}{2}}, of 3", "1/2"), (r"\boxed{72 \text{ clips}}", "72"),
+    (r"\boxed{\$1{,}200}", "1,200"), (r"\boxed{1 1/2}", "1.5"), (r"\boxed{50\%}", "50"), (r"\boxed{72 clips}", "72"),
+    ("A: 10.50", "10.5"), ("24 + 48 = <<24+48=72>>72.", "72"), ("it is -$1,234.50.", "-1234.5"), ("1-5", "5"),
+    ("\u22125", "-5"), ("the area is 5 m^2", "5"), ("in all 1 1/2 miles", "3/2"), ("2e3", "2000"), ("72", 72), ("0.5", 0.5),
+]  # fmt: skip
+BAD = [
+    ("21", "1"), ("1", "21"), ("#### 21", "1"), ("#### 72.5", "72"), ("72 #### none", "72"), ("no number", "72"), ("", "72"),
+    ("-72", "72"), (r"\boxed{} 72", "72"), (r"\boxed{72", "72"), (r"\boxed{5x}", "5"), ("1/0", "1"), ("0.33", "1/3"),
+    ("#### 3 + 4", "3"), ("#### 5^5", "5"), ("5^5^5", "5"), ("2^{10}", "10"), ("5 x 10^3", "10"), (r"\boxed{5^{5}}", "5"),
+    ("#### 5**5", "5"), ("9" * 3000, "9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "value"),
+    [*((c, a, 1.0) for c, a in GOLD), *((c, a, 0.0) for c, a in BAD), ("72", None, None), ("72", "none", None)],
+)
+def test_a_final_number_is_read_where_it_is_marked_and_compared_exactly(completion, answer, value):
+    assert judge(rules.FinalNumber(), [completion], [answer]) == [value]
+    if isinstance(answer, str):
+        assert judge(rules.FinalNumber(), [completion], [f"since 3 + 4 = 7\n#### {answer}"]) == [value]
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        r"\boxed{5^{5^{5^{5^5}}}}",
+        "#### 9^9^9^9^9",
+        "1" + ",234" * 50_000 + ",2",
+        "1 " * 100_000,
+        r"\boxed{" * 30_000,
+        r"\boxed{" + r"\text{" * 20_000 + "}",
+        "#### " + "1," * 100_000,
+    ],
+)
+def test_nothing_that_a_model_writes_is_computed_or_takes_long(completion):
+    assert judge(rules.FinalNumber(), [completion], ["5"]) == [0.0]
+
+
+GSM8K = Path(__file__).parent.parent / "data" / "gsm8k"
+
+
+def test_a_final_number_agrees_with_the_marks_of_gsm8k():
+    marks, found = [], []
+    for line in (GSM8K / "example_model_solutions.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        for solution in (value for value in row.values() if isinstance(value, dict)):
+            marks.append(float(solution["is_correct"]))
+            found += judge(rules.FinalNumber(), [solution["solution"]], [row["ground_truth"]])
+    assert len(marks) == 44
+    assert 0 < sum(marks) < len(marks)
+    assert found == marks
+
+
+def test_every_answer_of_gsm8k_has_a_final_number_that_its_own_solution_states():
+    rows = [json.loads(line)["answer"] for line in (GSM8K / "train.jsonl").read_text().splitlines()]
+    assert judge(rules.FinalNumber(), rows, rows) == [1.0] * 30
+    without_mark = [answer.rsplit("####", 1)[1] for answer in rows]
+    assert judge(rules.FinalNumber(), without_mark, rows) == [1.0] * 30
 
 
 @pytest.mark.parametrize(
