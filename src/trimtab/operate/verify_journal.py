@@ -100,11 +100,22 @@ def _group_size(resolved: Mapping[str, Any]) -> int:
     return int(resolved.get("sampling", {}).get("group_size", 1))
 
 
+def _is_dynamic(step: Mapping[str, Any]) -> bool:
+    """Whether groups without spread were left out, so that the step may have fewer prompts than it drew."""
+    return "sampling/kept" in step["metrics"]
+
+
 def _groups(path: Path, step: Mapping[str, Any], resolved: Mapping[str, Any], verdict: Verdict) -> None:
-    """Each prompt has whole groups of completions, and a step has as many prompts as the configuration says."""
+    """Each prompt has whole groups of completions, and a step has as many prompts as the configuration says.
+
+    Under dynamic sampling it may have fewer: as many as its own record says were kept, or all if none had a spread.
+    """
     if not resolved:
         return
     size, prompts = _group_size(resolved), int(resolved["train"]["prompts_per_step"])
+    said = "the configuration says"
+    if _is_dynamic(step) and 0 < (kept := int(step["metrics"]["sampling/kept"])) < prompts:
+        prompts, said = kept, f"sampling/kept is {kept} groups, that is"
     uneven = [prompt for prompt, count in Counter(step["prompt_ids"]).items() if count % size]
     if uneven:
         verdict.fault(
@@ -112,7 +123,7 @@ def _groups(path: Path, step: Mapping[str, Any], resolved: Mapping[str, Any], ve
         )
     elif len(step["prompt_ids"]) != prompts * size:
         found, wanted = len(step["prompt_ids"]), prompts * size
-        verdict.fault("journal", path, f"step {step['step']}: {found} completions, the configuration says {wanted}")
+        verdict.fault("journal", path, f"step {step['step']}: {found} completions, {said} {wanted}")
 
 
 def _epochs(
@@ -126,10 +137,15 @@ def _epochs(
     rows = facts.get("data", {}).get("rows", {}).get("train")
     if not rows or not resolved:
         return
-    size, drawn, counts = _group_size(resolved), 0, Counter[int]()
+    size, trained, drawn, counts = _group_size(resolved), 0, 0, Counter[int]()
     for step in steps:
         counts.update({prompt: count // size for prompt, count in Counter(step["prompt_ids"]).items()})
-        drawn += len(step["prompt_ids"]) // size
+        before, trained = drawn, trained + len(step["prompt_ids"]) // size
+        drawn = int(step["metrics"]["data/prompts"]) if _is_dynamic(step) else trained
+        if drawn < before or drawn < trained:
+            what = f"{drawn} prompts are drawn by then, but {before} were before it, and {trained} were trained on"
+            verdict.fault("journal", path, f"step {step['step']}: {what}")
+            return
         epoch = -(-drawn // rows)
         often = [prompt for prompt, count in counts.items() if count > epoch]
         if often:

@@ -7,7 +7,8 @@ leaves the batch; a token is drawn by inverse CDF from one hashed number, so it 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.kernels import sampling as kernel
+from trimtab.kernels.log_probs import CHUNK_ELEMENTS
 from trimtab.rollout.settings import Sampling
 from trimtab.types import Draw, Rollout
 
@@ -42,11 +44,14 @@ class InProcessEngine:
         seed: int,
         branch: str = "main",
         rows_at_once: int = 1024,
+        passes: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`passes` is the context of every pass over the model: the precision that the trainer computes log-probs in."""
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
         self.rows_at_once = rows_at_once
+        self.passes = passes
         self.version = 0
         self._key = kernel.key(seed, branch, "rollout")
         self._eos = torch.tensor(sorted(eos_ids), dtype=torch.int64, device=model.device)
@@ -61,7 +66,8 @@ class InProcessEngine:
     def generate(self, draws: Sequence[Draw], *, group_size: int, greedy: bool = False) -> list[Rollout]:
         found: list[Rollout] = []
         for chunk in self._chunks(draws, group_size):
-            found += self._generate_chunk(chunk, group_size, greedy)
+            with self.passes():
+                found += self._generate_chunk(chunk, group_size, greedy)
         by_draw = {(r.draw, r.prompt.id, r.index): r for r in found}
         return [by_draw[d.draw, d.prompt.id, i] for d in draws for i in range(group_size)]
 
@@ -158,6 +164,12 @@ class InProcessEngine:
         if greedy:
             chosen = logits.argmax(-1)
             return chosen, logits.new_zeros(len(chosen), dtype=torch.float32)
+        # Of a large vocabulary the figures on the way to a token fill gigabytes.
+        rows = max(1, CHUNK_ELEMENTS // logits.shape[-1])
+        parts = [self._draw(*part, step) for part in zip(logits.split(rows), state.split(rows), strict=True)]
+        return torch.cat([chosen for chosen, _ in parts]), torch.cat([log_probs for _, log_probs in parts])
+
+    def _draw(self, logits: Tensor, state: Tensor, step: int) -> tuple[Tensor, Tensor]:
         s = self.settings
         log_probs = kernel.sampling_log_probs(logits, temperature=s.temperature, top_p=s.top_p, top_k=s.top_k)
         chosen = kernel.inverse_cdf(log_probs, kernel.uniform(state, step))

@@ -236,6 +236,58 @@ def test_a_prompt_that_is_drawn_twice_in_a_pass_is_found(run):
     assert f"step 2: prompt {ids[0]} is drawn 2 times in 1 pass over the data" in finding
 
 
+# ------------------------------------------------------------------------------------------- under dynamic sampling
+@pytest.fixture(scope="module")
+def trained_dynamically(tmp_path_factory):
+    """Steps with fewer groups than prompts_per_step, and skipped prompts in more than one pass over the data."""
+    folder = tmp_path_factory.mktemp("verify-dynamic")
+    rows = [json.dumps({"prompt": f"{n}+1=", "answer": str(n)}) for n in range(7)]
+    (folder / "data.jsonl").write_text("\n".join(rows))
+    words = [f"data.train={folder / 'data.jsonl'}", "data.validation=null", "sampling.group_size=2"]
+    words += ["sampling.dynamic={enabled: true, max_refills: 1}", "rewards=[{name: length, options: {max_tokens: 1}}]"]
+    return small.train(small.write(folder, "grpo", steps=4), folder / "run", *words)
+
+
+@pytest.fixture
+def dynamic_run(trained_dynamically, tmp_path):
+    shutil.copytree(trained_dynamically.root, tmp_path / "run")
+    return RunDirectory(tmp_path / "run")
+
+
+def test_a_run_that_leaves_groups_out_is_clean(dynamic_run):
+    records = [record_of(dynamic_run, step) for step in (1, 2, 3, 4)]
+    assert any(0 < r["metrics"]["sampling/kept"] < 4 for r in records), "the fixture no longer tests what it is for"
+    assert records[-1]["metrics"]["data/prompts"] > sum(len(r["prompt_ids"]) // 2 for r in records)
+    assert found(dynamic_run) == (0, [])
+
+
+def test_a_step_that_lost_a_group_is_found_though_its_number_of_groups_varies(dynamic_run):
+    step = next(n for n in (1, 2, 3, 4) if 1 < record_of(dynamic_run, n)["metrics"]["sampling/kept"] < 4)
+    record = record_of(dynamic_run, step)
+    change(dynamic_run, step, prompt_ids=record["prompt_ids"][2:], completions=record["completions"][2:])
+    code, finding = only(dynamic_run)
+    assert code == 1
+    kept = len(record["prompt_ids"])
+    assert f"step {step}: {kept - 2} completions, sampling/kept is {kept // 2} groups, that is {kept}" in finding
+
+
+def test_a_prompt_that_is_trained_on_more_often_than_it_was_drawn_is_found(dynamic_run):
+    for step in (1, 2, 3, 4):
+        record = record_of(dynamic_run, step)
+        change(dynamic_run, step, prompt_ids=[3] * len(record["prompt_ids"]))
+    code, finding = only(dynamic_run)
+    assert code == 1
+    assert "prompt 3 is drawn" in finding
+
+
+def test_fewer_prompts_drawn_than_trained_on_are_found(dynamic_run):
+    record = record_of(dynamic_run, 4)
+    change(dynamic_run, 4, metrics=record["metrics"] | {"data/prompts": 1.0})
+    code, finding = only(dynamic_run)
+    assert code == 1
+    assert "step 4: 1 prompts are drawn by then, but" in finding
+
+
 # ------------------------------------------------------------------------------------------------------ the other files
 def test_a_swapped_final_is_not_the_policy_that_run_json_names(run):
     step = run.facts()["final_step"]
