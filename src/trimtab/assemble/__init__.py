@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from trimtab.assemble.build import Assembled, build
-from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
+from trimtab.assemble.given import NOTHING, Given
+from trimtab.assemble.inputs import NAMES, RowSets, read_rows, scorer_of
 from trimtab.assemble.numerics import Numerics, what_differs
 
-__all__ = ["Assembled", "Numerics", "RowSets", "build", "read_rows", "scorer_of", "what_differs"]
+__all__ = [
+    "NAMES",
+    "NOTHING",
+    "Assembled",
+    "Given",
+    "Numerics",
+    "RowSets",
+    "build",
+    "read_rows",
+    "scorer_of",
+    "what_differs",
+]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trimtab.assemble import facts as run_facts
+from trimtab.assemble import roles
+from trimtab.assemble.given import NOTHING, Given, checked_tokenizer
 from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
 from trimtab.assemble.numerics import Numerics, choose_numerics
+from trimtab.assemble.shaping import shaping_of, with_max_length
 from trimtab.config import RunConfig
 from trimtab.data.order import Order
-from trimtab.errors import StorageError, UserError
+from trimtab.errors import UserError
 from trimtab.ports import Control, Evaluator, Recorder, Source
 from trimtab.rewards.scorer import Scorer
 from trimtab.store.checkpoints import CheckpointStore
@@ -20,7 +24,9 @@ from trimtab.types import Need
 
 if TYPE_CHECKING:
     from trimtab.data.prompts import Demonstration
+    from trimtab.data.rows import Row
     from trimtab.models.roles import InProcessModels
+    from trimtab.rewards.shaping import Overlong
     from trimtab.train.run import Run
     from trimtab.types import Prompt
 
@@ -52,6 +58,7 @@ def build(
     monitors: Callable[[dict[str, Any]], Sequence[Recorder]] = lambda _: (),
     notice: Notice = lambda _: None,
     row_sets: RowSets | None = None,
+    given: Given = NOTHING,
 ) -> Assembled:
     """A run in a directory, new or continued.
 
@@ -62,6 +69,7 @@ def build(
         monitors: given the run's facts, who else is told of every step, on the first rank.
         notice: is told what was chosen or left out.
         row_sets: the rows, if they have been read already.
+        given: objects that stand where the configuration has names.
     """
     from trimtab.models import policy as policies
     from trimtab.observe.recorders import Recorders
@@ -70,6 +78,7 @@ def build(
     from trimtab.train.learner import Learner
     from trimtab.train.ranks import Ranks
     from trimtab.train.run import Run
+    from trimtab.train.scaler import LossScaler
 
     ranks = Ranks()
     if config.train.prompts_per_step < ranks.size:
@@ -77,8 +86,8 @@ def build(
             f"train.prompts_per_step: {config.train.prompts_per_step}, but there are {ranks.size} processes and each "
             f"needs a prompt a step; use {ranks.size} or more"
         )
-    row_sets = row_sets or read_rows(config)
-    scorer = scorer_of(config)
+    row_sets = row_sets or read_rows(config, given)
+    scorer = scorer_of(config, given)
     store = CheckpointStore(
         directory.checkpoints,
         config.checkpoint,
@@ -89,27 +98,37 @@ def build(
         warn=notice,
     )
     start = store.newest_good()
-    loaded = _load_policy(config, directory, start)
+    loaded = _load_policy(config, directory, start, given)
+    if given.tokenizer is not None:
+        loaded = policies.with_tokenizer(loaded, checked_tokenizer(given.tokenizer, loaded.model))
     numerics = _set_numerics(config, directory, loaded.model, start)
-    models = _roles(config, directory, store, loaded, numerics, start)
+    notice(f"threads of mathematics: {numerics.threads}{numerics.threads_by and f' ({numerics.threads_by})'}")
+    models = roles.roles_of(config, directory, store, loaded, numerics, start, ranks=ranks.size)
+    for remark in roles.remarks(config, numerics.device, ranks.size):
+        notice(remark)
     config = _fit_to_model(config, loaded.model, notice)
     if config.need & Need.ROLLOUTS and (config.sampling.top_p < 1 or config.sampling.top_k is not None):
         notice(
             "sampling.top_p or top_k cuts the distribution that is sampled; the trainer's log-probs are of the whole one. "
             "Watch rollout/trainer_mismatch, or sample with top_p: 1.0 and top_k: null"
         )
-    settings, labels = config.sampling, scorer.labels if scorer else ()
+    settings, shaping = config.sampling, shaping_of(config)
+    labels = scorer.labels if scorer else ()
+    labels = shaping.labels(labels) if shaping else labels
     learner = Learner(
         models=models,
         algorithm=config.algorithm,
-        config=_with_norm_length(config),
+        config=_fitted_to_run(config, models.tokenizer),
         optim=config.optim,
         train=config.train,
         micro_batch_tokens=numerics.micro_batch_tokens,
         value_learning_rate=config.critic.learning_rate,
+        value_warmup_steps=config.critic.warmup_steps if config.need & Need.VALUES else 0,
         probe_tokens=config.guard.probe_tokens,
+        term_norms_every=config.diagnostics.term_norms_every,
         reward_labels=labels,
         ranks=ranks,
+        scaler=LossScaler(is_enabled=models.precision.needs_loss_scale, max_scale=config.optim.max_loss_scale),
     )
     engine = None
     if config.need & Need.ROLLOUTS:
@@ -122,13 +141,14 @@ def build(
             settings=settings,
             seed=config.train.seed,
             rows_at_once=numerics.rollout_rows,
+            passes=models.passes,
         )
     source, evaluator, counts = _source_and_evaluator(
-        config, row_sets, models, loaded.eos_ids, engine, scorer, ranks, numerics, notice
+        config, row_sets, models, loaded.eos_ids, engine, scorer, shaping, ranks, numerics, notice
     )
     facts = run_facts.describe(
         config, models, row_sets, numerics, ranks.size, counts, policies.directory_of(config.policy.model)
-    )
+    ) | ({"objects": dict(given.fingerprints)} if given.fingerprints else {})
     recorder = Recorders(
         RunRecorder(directory, config.observe.samples) if ranks.rank == 0 else None,
         monitors(facts) if ranks.rank == 0 else (),
@@ -155,14 +175,20 @@ def evaluation_metric(config: RunConfig) -> str:
     return "eval/reward/mean" if config.need & Need.ROLLOUTS else "eval/loss/nll"
 
 
-def _load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -> Any:
-    """The model to go on with: of the newest checkpoint, else of `policy.model`."""
-    from trimtab.kernels.sampling import key
+def _load_policy(config: RunConfig, directory: RunDirectory, start: int | None, given: Given) -> Any:
+    """The model to go on with: the one that was given, else of the newest checkpoint, else of `policy.model`.
+
+    One that was given gets the weights of the checkpoint when the run is restored.
+    """
     from trimtab.models import policy as policies
 
-    if start is not None:
-        return policies.load(str(directory.checkpoints / str(start) / "policy"), seed=0)
-    return policies.load(config.policy.model, seed=key(config.train.seed, "policy"))
+    if given.model is not None:
+        if config.policy.lora is not None:
+            raise UserError(
+                "policy.lora: an adapter names the model it is for; save the given one and set policy.model"
+            )
+        return policies.from_objects(given.model, given.tokenizer)
+    return roles.load_policy(config, directory, start)
 
 
 def _set_numerics(config: RunConfig, directory: RunDirectory, model: Any, start: int | None) -> Numerics:
@@ -174,48 +200,6 @@ def _set_numerics(config: RunConfig, directory: RunDirectory, model: Any, start:
     return numerics
 
 
-def _roles(
-    config: RunConfig,
-    directory: RunDirectory,
-    store: CheckpointStore,
-    loaded: Any,
-    numerics: Numerics,
-    start: int | None,
-) -> InProcessModels:
-    from trimtab.models import policy as policies
-    from trimtab.models.roles import InProcessModels, frozen_copy
-    from trimtab.models.value import Critic
-
-    loaded.model.to(numerics.device)
-    critic = reference = None
-    if config.need & Need.VALUES:
-        named = config.value.model
-        if named == "shared":
-            critic = Critic.shared(loaded.model)
-        else:
-            owner = loaded.model if named is None else policies.load(named, seed=0, key="value.model").model
-            critic = Critic.own(owner)
-        critic.to(numerics.device)
-    if config.need & Need.REFERENCE:
-        if config.reference.model is not None:
-            reference = policies.load(config.reference.model, seed=0, key="reference.model").model
-        elif start is not None:
-            fault = store.fault(0)
-            if fault is not None:
-                raise StorageError(f"the reference model is the policy at step 0, but {fault}")
-            reference = policies.load(str(directory.checkpoints / "0" / "policy"), seed=0, key="reference.model").model
-        else:
-            reference = frozen_copy(loaded.model)
-        reference.to(numerics.device)
-    return InProcessModels(
-        model=loaded.model,
-        tokenizer=loaded.tokenizer,
-        temperature=config.sampling.temperature if config.need & Need.ROLLOUTS else 1.0,
-        critic=critic,
-        reference=reference,
-    )
-
-
 def _fit_to_model(config: RunConfig, model: Any, notice: Notice) -> RunConfig:
     """No completion may be longer than the model has positions."""
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -224,17 +208,31 @@ def _fit_to_model(config: RunConfig, model: Any, notice: Notice) -> RunConfig:
     notice(
         f"sampling.max_length: {config.sampling.max_length}, but the model has {positions} positions; {positions} is used"
     )
-    return replace(config, sampling=replace(config.sampling, max_length=positions))
+    return replace(config, sampling=with_max_length(config, positions))
 
 
-def _with_norm_length(config: RunConfig) -> Any:
-    """The algorithm's record, told the length limit if a constant length normalises its loss."""
+def _fitted_to_run(config: RunConfig, tokenizer: Any) -> Any:
+    """The algorithm's record, told the length limit if a constant length normalises its loss, and token ids of marks."""
     own = config.algorithm_config
     shared = getattr(own, "shared", None)
     if shared is not None and shared.policy.norm_length is None:
         loss = replace(shared.policy, norm_length=config.sampling.max_length)
-        return replace(own, shared=replace(shared, policy=loss))
+        own = replace(own, shared=replace(shared, policy=loss))
+    segment = getattr(getattr(own, "policy", None), "segment", None)
+    if segment is not None and segment.end_marks:
+        ids = tuple(mark if isinstance(mark, int) else _one_token(mark, tokenizer) for mark in segment.end_marks)
+        own = replace(own, policy=replace(own.policy, segment=replace(segment, end_marks=ids)))
     return own
+
+
+def _one_token(mark: str, tokenizer: Any) -> int:
+    ids = tokenizer.encode(mark, add_special_tokens=False)
+    if len(ids) != 1:
+        raise UserError(
+            f"policy.segment.end_marks: {mark!r} is {len(ids)} tokens of this tokenizer ({ids}), expected one; name the "
+            "id of the token that ends a segment, or a text that is one token"
+        )
+    return int(ids[0])
 
 
 def _source_and_evaluator(
@@ -244,6 +242,7 @@ def _source_and_evaluator(
     eos_ids: frozenset[int],
     engine: Any,
     scorer: Scorer | None,
+    shaping: Overlong | None,
     ranks: Any,
     numerics: Numerics,
     notice: Notice,
@@ -253,7 +252,7 @@ def _source_and_evaluator(
 
     s = config.sampling
     limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
-    shuffle, seed = config.data.shuffle, config.data.seed
+    shuffle, seed, as_chat = config.data.shuffle, config.data.seed, config.data.as_chat
 
     def order_of(found: Sequence[Prompt | Demonstration], left: Left) -> Order:
         if str(left):
@@ -264,18 +263,25 @@ def _source_and_evaluator(
         from trimtab.rollout.evaluator import RolloutEvaluator
         from trimtab.rollout.scheduler import SamplingSource
 
-        train, left = prompts(row_sets.train, models.tokenizer, limits)
-        held_out = prompts(row_sets.validation, models.tokenizer, limits)[0] if row_sets.validation else []
+        train, left = prompts(row_sets.train, models.tokenizer, limits, as_chat=as_chat)
+        asked = row_sets.validation
+        held_out = prompts(asked, models.tokenizer, limits, as_chat=as_chat)[0] if asked else []
         source = SamplingSource(
             prompts=train,
             order=order_of(train, left),
             engine=engine,
             score=scorer.score,
-            collate=collate.of_rollouts,
+            collate=partial(
+                collate.of_rollouts,
+                weights=(*scorer.weights, 1.0) if shaping else scorer.weights,
+                masks_truncated=bool(s.overlong.filter),
+            ),
             prompts_per_step=config.train.prompts_per_step,
             group_size=s.group_size,
-            reward_labels=scorer.labels,
+            reward_labels=shaping.labels(scorer.labels) if shaping else scorer.labels,
             reward_errors=lambda: scorer.errors,
+            shape=shaping or list,
+            max_refills=s.dynamic.max_refills if s.dynamic.enabled else None,
             rank=ranks.rank,
             ranks=ranks.size,
             gather=ranks.gather,
@@ -295,9 +301,19 @@ def _source_and_evaluator(
     from trimtab.data.sources import DemonstrationSource
     from trimtab.train.evaluator import DemonstrationEvaluator
 
-    eos = models.tokenizer.eos_token_id
-    shown, left = demonstrations(row_sets.train, models.tokenizer, limits, eos)
-    kept = demonstrations(row_sets.validation, models.tokenizer, limits, eos)[0] if row_sets.validation else []
+    def read(found: Sequence[Row]) -> tuple[list[Demonstration], Left]:
+        return demonstrations(
+            found,
+            models.tokenizer,
+            limits,
+            models.tokenizer.eos_token_id,
+            end_ids=eos_ids,
+            as_chat=as_chat,
+            train_on=config.imitation.train_on,
+        )
+
+    shown, left = read(row_sets.train)
+    kept = read(row_sets.validation)[0] if row_sets.validation else []
     reading = DemonstrationSource(
         shown,
         order_of(shown, left),

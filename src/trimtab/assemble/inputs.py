@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimtab.assemble.given import NOTHING, Given, missing
 from trimtab.assemble.numerics import available_cores
 from trimtab.config import RunConfig
 from trimtab.data import builtin, rows
-from trimtab.errors import DataError, Finding
+from trimtab.errors import ConfigError, DataError, Finding
 from trimtab.rewards import rules
 from trimtab.rewards.pool import Pool
 from trimtab.rewards.scorer import Scorer
 from trimtab.types import Need
+
+NAMES = {"train": "prompts", "validation": "validation"}
+"""How messages call rows that Python has given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +30,29 @@ class RowSets:
     fingerprints: dict[str, str]
 
 
-def read_rows(config: RunConfig) -> RowSets:
+def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
     """All rows of the run's files, training and validation in one pass.
 
     Raises:
+        ConfigError: an object is to stand in the place of a file, and was not given.
         DataError: with up to twenty faults of each file, or every column that a reward reads and a file lacks.
     """
+    if faults := missing(config, given):
+        raise ConfigError(faults)
     required = ("prompt", "completion") if config.need & Need.DEMONSTRATIONS else ("prompt",)
     names = {"train": config.data.train}
     if config.data.validation is not None:
         names["validation"] = config.data.validation
+    refuse_files_elsewhere(config, {part: name for part, name in names.items() if part not in given.rows})
     found: dict[str, list[rows.Row]] = {}
     findings: list[Finding] = []
     for part, name in names.items():
         held_out = part == "validation"
         try:
-            found[part] = rows.read(find(config, name), config.data.columns, required, held_out=held_out)
+            if part in given.rows:
+                found[part] = rows.parse(given.rows[part], NAMES[part], config.data.columns, required)
+            else:
+                found[part] = rows.read(find(config, name), config.data.columns, required, held_out=held_out)
         except DataError as error:
             findings += error.findings
     if not findings and config.need & Need.ROLLOUTS:
@@ -50,7 +62,10 @@ def read_rows(config: RunConfig) -> RowSets:
     return RowSets(
         train=found["train"],
         validation=found.get("validation", [])[: config.eval.prompts],
-        fingerprints={part: fingerprint(config, name) for part, name in names.items()},
+        fingerprints={
+            part: hashlib.sha256(given.rows[part]).hexdigest() if part in given.rows else fingerprint(config, name)
+            for part, name in names.items()
+        },
     )
 
 
@@ -58,6 +73,31 @@ def find(config: RunConfig, name: str) -> str:
     """A file as it is named, else beside the configuration."""
     beside = config.folder / name
     return str(beside) if not Path(name).exists() and beside.exists() else name
+
+
+def refuse_files_elsewhere(config: RunConfig, names: Mapping[str, str]) -> None:
+    """Every file of `data` must lie in a folder of `data.allow`, wherever links lead.
+
+    Args:
+        config: of the run.
+        names: the key in `data` -> the file's name.
+    Raises:
+        ConfigError: with every file that does not.
+    """
+    if config.data.allow is None:
+        return
+    folders = [Path(find(config, folder)).resolve() for folder in config.data.allow]
+    findings = []
+    for key, name in names.items():
+        real = Path(find(config, name)).resolve()
+        if name not in builtin.NAMES and not any(real.is_relative_to(folder) for folder in folders):
+            what = f"{name} lies outside of the folders of data.allow"
+            if real != Path(find(config, name)).absolute():
+                what = f"{name} is {real}, which lies outside of the folders of data.allow"
+            allowed = ", ".join(map(str, folders)) or "none"
+            findings.append(Finding(place=f"data.{key}", what=what, hint=f"allowed: {allowed}"))
+    if findings:
+        raise ConfigError(findings)
 
 
 def fingerprint(config: RunConfig, name: str) -> str:
@@ -82,7 +122,7 @@ def _missing_columns(config: RunConfig, found: list[rows.Row]) -> list[Finding]:
     return findings
 
 
-def scorer_of(config: RunConfig) -> Scorer | None:
+def scorer_of(config: RunConfig, given: Given = NOTHING) -> Scorer | None:
     """The reward functions of a run that samples, imported; None for one that reads.
 
     Raises:
@@ -90,9 +130,12 @@ def scorer_of(config: RunConfig) -> Scorer | None:
     """
     if not config.need & Need.ROLLOUTS:
         return None
-    elsewhere = any(s.name not in rules.RULES or s.name in rules.RUNS_ELSEWHERE for s in config.rewards)
+    elsewhere = any(
+        (s.name not in rules.RULES and s.name not in given.rewards) or s.name in rules.RUNS_ELSEWHERE
+        for s in config.rewards
+    )
     paths = [str(config.folder.resolve()), str(Path.cwd())]
     pool = Pool(max(1, min(4, available_cores() - 1)), paths=paths) if elsewhere else None
-    scorer = Scorer(config.rewards, pool=pool)
+    scorer = Scorer(config.rewards, pool=pool, functions=given.rewards)
     scorer.load()
     return scorer

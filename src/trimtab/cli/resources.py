@@ -53,14 +53,23 @@ def _memory(page: Page, config: configs.RunConfig, demand: Demand, device: str) 
         change = memory.smallest_change(demand, free - program, group_size=config.sampling.group_size)
         page.fail("memory", f"{_bytes(peak)} at the peak, but {_bytes(free)} of {_bytes(total)} are free; {change}")
     words = {
-        "policy": "weights, gradients, two moments: 16 bytes a parameter",
+        "policy": _trained_words(demand),
+        "adapter": f"{demand.adapter or 0:,} trained numbers with gradients and two moments: 16 bytes each",
         "critic": "the same of the critic, as much again: a critic of its own doubles the trained memory",
-        "reference": "weights, frozen: 4 bytes a parameter",
+        "reference": f"weights, frozen: {demand.reference_bytes} bytes a parameter",
         "update": f"activations and logits of {demand.micro_batch:,} tokens",
         "rollout": f"keys, values and logits of {demand.rows_at_once:,} completions of {demand.longest:,} tokens",
         "saving": "the moments once more, while a checkpoint is written",
     }
-    if "critic" in held:
+    if demand.is_recomputed:
+        words["update"] += ", layers computed again in the backward pass"
+    if demand.is_autocast:
+        words["update"] += ", copies of weights in two bytes"
+    if demand.is_offloaded:
+        words["reference"] += ", on the device while it is read"
+    if demand.adapter is not None:
+        words["critic"] = "a critic of its own, all of its weights trained; value.model=shared has none"
+    elif "critic" in held:
         before, after = _bytes(held["policy"]), _bytes(held["policy"] + held["critic"])
         words["critic"] += f", {before} to {after}"
     lines = {**held, **passing}
@@ -70,8 +79,19 @@ def _memory(page: Page, config: configs.RunConfig, demand: Demand, device: str) 
         page.more(f"{name:<10}{_bytes(size):>10}  {words[name]}{mark}")
     if program:
         page.more(f"{'program':<10}{_bytes(program):>10}  Python, torch and transformers themselves")
+    if demand.adapter is not None and "reference" not in lines and "reference" in config.resolved:
+        page.more("reference none of its own: it is the policy with its adapter off")
     if config.value.model == "shared" and "critic" not in held and "value" in config.resolved:
         page.more("critic    none of its own: it is a head on the policy's trunk")
+
+
+def _trained_words(demand: Demand) -> str:
+    """What a parameter of the policy takes."""
+    if demand.adapter is not None:
+        return f"weights, frozen under the adapter: {demand.weight_bytes} bytes a parameter"
+    if demand.weight_bytes == 2:
+        return "weights of two bytes, their float32 copies, gradients, two moments: 18 bytes a parameter"
+    return "weights, gradients, two moments: 16 bytes a parameter"
 
 
 def _disk(page: Page, config: configs.RunConfig, demand: Demand, place: Path) -> None:
@@ -79,7 +99,7 @@ def _disk(page: Page, config: configs.RunConfig, demand: Demand, place: Path) ->
     from trimtab.operate import advice
 
     size, count = memory.checkpoint_bytes(demand), advice.checkpoints_kept(config)
-    final = float(memory.FLOAT * demand.policy["parameters"])
+    final = float(demand.weight_bytes * demand.policy["parameters"])
     wanted = (count + 1) * size + final  # one more while it is written
     there = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
     free = float(shutil.disk_usage(there).free)
@@ -149,20 +169,19 @@ def _lengths(
     config: configs.RunConfig, rows: RowSets, longest: int, like: OtherRun | None
 ) -> tuple[float, float | None, float | None]:
     """Mean tokens of the prompts, of the demonstrations if they are imitated, of the completions of the other run."""
+    from trimtab.data.prompts import mean_lengths
     from trimtab.models import policy as policies
     from trimtab.types import Need
 
     tokenizer = policies.load_tokenizer(config.policy.model)
     some = rows.train[:: max(1, len(rows.train) // SAMPLED_ROWS)][:SAMPLED_ROWS]
 
-    def mean(column: str) -> float:
-        counts = [len(tokenizer(row.values[column]).input_ids) for row in some]
-        return sum(counts) / len(counts)
-
-    limit = min(config.sampling.max_prompt_length, longest - 1)
-    prompt = min(mean("prompt"), float(limit))
-    if config.need & Need.DEMONSTRATIONS:
-        return prompt, min(mean("completion") + 1, longest - prompt), None
+    is_read = bool(config.need & Need.DEMONSTRATIONS)
+    as_chat, train_on = config.data.as_chat, config.imitation.train_on
+    tokens, answered = mean_lengths(some, tokenizer, with_answers=is_read, as_chat=as_chat, train_on=train_on)
+    prompt = min(tokens, float(min(config.sampling.max_prompt_length, longest - 1)))
+    if is_read:
+        return prompt, min(answered, longest - prompt), None
     known = like.completion_length if like is not None else None
     return prompt, None, None if known is None else min(known, longest - prompt)
 

@@ -8,11 +8,15 @@ from typing import Any, TypedDict
 
 from trimtab.errors import ModelError
 from trimtab.kernels.log_probs import CHUNK_ELEMENTS
+from trimtab.models.settings import Lora, PolicyModel, ReferenceModel
 
 FLOAT = 4
-"""Bytes of a float32; weights, gradients, moments, activations and caches are all kept in it."""
+"""Bytes of a float32; gradients and moments are always kept in it."""
+HALF = 2
 TRAINED = 4 * FLOAT
-"""Bytes a trained parameter: weight, gradient, two moments."""
+"""Bytes a trained parameter of four bytes: weight, gradient, two moments."""
+TRAINED_HALF = HALF + 4 * FLOAT
+"""Of two bytes: weight, its float32 copy, gradient, two moments."""
 SHORTEST = 16
 """Tokens; no shorter completions are proposed."""
 
@@ -35,6 +39,8 @@ class Sizes(TypedDict):
     heads: int
     kv_heads: int
     head_size: int
+    linear_widths: dict[str, int]
+    """Inputs plus outputs of all linear layers of a name, the output layer left out: times its rank, an adapter's size."""
 
 
 def configuration(name: str, key: str = "policy.model") -> Any:
@@ -43,17 +49,9 @@ def configuration(name: str, key: str = "policy.model") -> Any:
     Raises:
         ModelError: nothing that could be a model is there, or its configuration cannot be read.
     """
-    from transformers import AutoConfig, LlamaConfig
+    from trimtab.models import loading
 
-    from trimtab.models import builtin, policy
-
-    place = policy.checked_name(name, key)
-    if name == builtin.NAME:
-        return LlamaConfig(**builtin.CONFIG)
-    try:
-        return AutoConfig.from_pretrained(place, trust_remote_code=False)
-    except Exception as error:  # whatever a file from elsewhere sets off
-        raise ModelError(f"{key}: {place}: {_first_line(error)}") from error
+    return loading.configuration(name, key)
 
 
 def sizes(name: str, key: str = "policy.model") -> Sizes:
@@ -99,7 +97,18 @@ def _of(name: str, model: Any) -> Sizes:
         heads=heads,
         kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
         head_size=int(getattr(text, "head_dim", None) or hidden // heads),
+        linear_widths=_linear_widths(model, head),
     )
+
+
+def _linear_widths(model: Any, head: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if module is not head and type(module).__name__ in ("Linear", "Conv1D") and weight is not None:
+            last = name.rsplit(".", 1)[-1]
+            found[last] = found.get(last, 0) + sum(weight.shape)
+    return found
 
 
 def _count(model: Any) -> int:
@@ -118,6 +127,13 @@ def estimate(
     return found
 
 
+def adapter_parameters(model: Sizes, lora: Lora) -> int:
+    """Trained numbers of adapters on these layers."""
+    widths, wanted = model["linear_widths"], lora.target_modules
+    names = widths if wanted == "auto" else {name.rsplit(".", 1)[-1] for name in wanted}
+    return lora.rank * sum(widths.get(name, 0) for name in names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What decides how much memory a run wants."""
@@ -126,6 +142,7 @@ class Demand:
     critic: Sizes | None = None
     """The model whose trunk the critic copies; None: it has none, or looks at the policy's."""
     reference: Sizes | None = None
+    """None too where the reference is the policy with its adapter off."""
     longest: int
     """Tokens of prompt and completion, at most."""
     rows: int
@@ -133,46 +150,108 @@ class Demand:
     rows_at_once: int
     """Completions that are sampled together; 0 where nothing is sampled."""
     micro_batch_tokens: int
+    weight_bytes: int = FLOAT
+    """Of a weight of policy and critic."""
+    is_autocast: bool = False
+    """Products of float32 weights run in two bytes."""
+    adapter: int | None = None
+    """Trained numbers of the policy's adapter; None: all its weights are trained."""
+    is_recomputed: bool = False
+    """Layers keep their input alone for the backward pass."""
+    reference_bytes: int = FLOAT
+    """Of a weight of the reference."""
+    is_offloaded: bool = False
+    """The reference is on the device for its own passes alone."""
 
     @property
     def micro_batch(self) -> int:
         """Tokens of the largest forward pass: one row at least, no more than there are."""
         return min(max(self.micro_batch_tokens, self.longest), max(self.rows, 1) * self.longest)
 
+    @property
+    def critic_parameters(self) -> int:
+        return self.critic["trunk_parameters"] + self.critic["hidden"] + 1 if self.critic else 0
+
+    @property
+    def trained(self) -> tuple[int, int]:
+        """Trained numbers of (four, two) bytes; an adapter's and a critic's last layer are always of four."""
+        own, two = self.policy["parameters"] if self.adapter is None else 0, self.weight_bytes == HALF
+        wide = own + self.critic_parameters
+        return (self.adapter or 0) + (0 if two else wide), wide if two else 0
+
     def held(self) -> dict[str, float]:
         """Bytes that are there all the time, by role."""
-        found = estimate(
-            parameters=self.policy["parameters"],
-            has_own_critic=self.critic is not None,
-            has_reference=False,
-            critic_parameters=self.critic["trunk_parameters"] + self.critic["hidden"] + 1 if self.critic else None,
-        )
-        if self.reference is not None:
-            found["reference"] = FLOAT * float(self.reference["parameters"])
+        each = TRAINED_HALF if self.weight_bytes == HALF else TRAINED
+        found = {"policy": each * float(self.policy["parameters"])}
+        if self.adapter is not None:
+            found = {
+                "policy": self.weight_bytes * float(self.policy["parameters"]),
+                "adapter": TRAINED * float(self.adapter),
+            }
+        if self.critic is not None:
+            found["critic"] = each * float(self.critic_parameters)
+        if self.reference is not None and not self.is_offloaded:
+            found["reference"] = self._reference_weights()
         return found
+
+    def _reference_weights(self) -> float:
+        return self.reference_bytes * float(self.reference["parameters"] if self.reference is not None else 0)
 
     def passing(self) -> dict[str, float]:
         """Bytes of the phases of a step, one after the other: only the largest counts."""
-        update = activation_bytes(self.policy, self.micro_batch)
+        update = self._activations(self.policy)
         if self.critic is not None:
-            update += activation_bytes(self.critic, self.micro_batch)
+            update += self._activations(self.critic)
+        if self.is_autocast:
+            update += HALF * float(self.policy["parameters"] + self.critic_parameters)
         found = {"update": update + logit_bytes(self.policy, self.micro_batch)}
         if self.rows_at_once:
-            found["rollout"] = cache_bytes(self.policy, self.rows_at_once * self.longest) + 3.0 * FLOAT * (
-                self.rows_at_once * self.policy["vocabulary"]
-            )
+            cache = cache_bytes(self.policy, self.rows_at_once * self.longest) * self.weight_bytes / FLOAT
+            found["rollout"] = cache + 3.0 * FLOAT * (self.rows_at_once * self.policy["vocabulary"])
         found["saving"] = moment_bytes(self)
+        if self.is_offloaded:
+            found["reference"] = self._reference_weights()
         return found
+
+    def _activations(self, model: Sizes) -> float:
+        """What layers keep, of the largest forward pass."""
+        of_products = AUTOCAST_SHARE if self.is_autocast else 1.0
+        share = HALF / FLOAT if self.weight_bytes == HALF else of_products
+        everything = share * activation_bytes(model, self.micro_batch)
+        if not self.is_recomputed:
+            return everything
+        inputs = float(self.weight_bytes * self.micro_batch * model["layers"] * model["hidden"])
+        return inputs + everything / model["layers"]
 
     def peak(self) -> float:
         return sum(self.held().values()) + max(self.passing().values())
 
 
+def with_settings(demand: Demand, policy: PolicyModel, reference: ReferenceModel, *, device: str) -> Demand:
+    """The demand of float32 weights that are all trained, as a configuration's precision, adapter and reference make it."""
+    own = policy.lora is not None and reference.model is None
+    of_reference = reference.dtype or policy.dtype
+    return replace(
+        demand,
+        weight_bytes=FLOAT if policy.dtype == "float32" else HALF,
+        is_autocast=policy.autocast is not None,
+        adapter=None if policy.lora is None else adapter_parameters(demand.policy, policy.lora),
+        is_recomputed=policy.gradient_checkpointing,
+        reference=None if own else demand.reference,
+        reference_bytes=FLOAT if of_reference == "float32" else HALF,
+        is_offloaded=reference.offload and device != "cpu" and not own and demand.reference is not None,
+    )
+
+
 def activation_bytes(model: Sizes, tokens: int) -> float:
-    """What the layers keep for the backward pass of so many tokens; measured on models of the Llama family."""
+    """What the layers keep for the backward pass of so many tokens in float32; measured on models of the Llama family."""
     queries, keys = model["heads"] * model["head_size"], model["kv_heads"] * model["head_size"]
     a_layer = 6 * model["hidden"] + 4 * queries + 3 * keys + 4 * model["inner"]
     return FLOAT * float(tokens) * model["layers"] * a_layer
+
+
+AUTOCAST_SHARE = 0.6
+"""Of the activations in float32, what is kept under autocast: products in two bytes, norms and their inputs in four."""
 
 
 def logit_bytes(model: Sizes, tokens: int) -> float:
@@ -181,18 +260,20 @@ def logit_bytes(model: Sizes, tokens: int) -> float:
 
 
 def cache_bytes(model: Sizes, tokens: int) -> float:
-    """Keys and values of every layer, for so many tokens in all rows."""
+    """Keys and values of every layer in float32, for so many tokens in all rows."""
     return 2.0 * FLOAT * model["layers"] * model["kv_heads"] * model["head_size"] * tokens
 
 
 def moment_bytes(demand: Demand) -> float:
-    """Both moments of every trained parameter: they are put together once more when a checkpoint is written."""
-    return (demand.held()["policy"] + demand.held().get("critic", 0.0)) / 2
+    """What the optimiser holds of each trained number is put together once more when a checkpoint is written."""
+    four, two = demand.trained
+    return 2.0 * FLOAT * four + 3.0 * FLOAT * two
 
 
 def checkpoint_bytes(demand: Demand) -> float:
-    """Weights and both moments of what is trained."""
-    return (demand.held()["policy"] + demand.held().get("critic", 0.0)) * 3 / 4
+    """Weights of what is trained, both moments, and the float32 copies of weights of two bytes."""
+    four, two = demand.trained
+    return 3.0 * FLOAT * four + (HALF + 3.0 * FLOAT) * two
 
 
 def available_bytes(device: str) -> tuple[float, float]:
@@ -229,11 +310,14 @@ def smallest_change(demand: Demand, room: float, *, group_size: int) -> str:
         changed = _milder(demand, room, group_size)
         if changed is None:
             least = sum(demand.held().values()) + demand.passing()["saving"]
-            return f"the model alone takes {least / 2**30:,.1f} GiB: a smaller policy.model, or a larger machine"
+            adapter = "" if demand.adapter is not None else "policy.lora={rank: 16}, "
+            return (
+                f"the model alone takes {least / 2**30:,.1f} GiB: {adapter}a smaller policy.model, or a larger machine"
+            )
         key, value, demand = changed
         settings[key] = value
     words = " ".join(f"{key}={value}" for key, value in settings.items())
-    is_neutral = set(settings) == {"train.micro_batch_tokens"}
+    is_neutral = set(settings) <= {"train.micro_batch_tokens", "policy.gradient_checkpointing"}
     return f"set {words}" + (", which changes speed and memory but not the result" if is_neutral else "")
 
 
@@ -243,6 +327,8 @@ def _milder(demand: Demand, room: float, group_size: int) -> tuple[str, str, Dem
     if sum(demand.held().values()) + passing["saving"] > room:
         if demand.critic is not None:
             return "value.model", "shared", replace(demand, critic=None)
+        if demand.reference is not None and demand.reference_bytes == FLOAT:
+            return "reference.dtype", "bfloat16", replace(demand, reference_bytes=HALF)
         if demand.reference is not None:
             return "kl.coef", "0", replace(demand, reference=None)
         return None
@@ -250,6 +336,8 @@ def _milder(demand: Demand, room: float, group_size: int) -> tuple[str, str, Dem
     if update and demand.micro_batch > demand.longest:
         tokens = max(demand.micro_batch // 2, demand.longest)
         return "train.micro_batch_tokens", str(tokens), replace(demand, micro_batch_tokens=tokens)
+    if update and not demand.is_recomputed:
+        return "policy.gradient_checkpointing", "true", replace(demand, is_recomputed=True)
     if not update and demand.rows_at_once >= 2 * group_size:
         prompts = demand.rows_at_once // group_size // 2
         rows = prompts * group_size

@@ -1,153 +1,69 @@
-"""The policy: loading a causal language model, and what the loss wants to know of it."""
+"""The policy: what the loss wants to know of a causal language model."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trimtab.errors import ModelError
 from trimtab.kernels.log_probs import token_log_probs
+from trimtab.models.loading import (
+    LoadedModel,
+    checked_name,
+    directory_of,
+    from_objects,
+    load,
+    load_tokenizer,
+    with_tokenizer,
+)
 from trimtab.types import Batch
+
+__all__ = [
+    "Head",
+    "LoadedModel",
+    "checked_name",
+    "completion_states",
+    "completion_tokens",
+    "directory_of",
+    "from_objects",
+    "head_of",
+    "hidden_states",
+    "load",
+    "load_tokenizer",
+    "log_probs_and_entropy",
+    "trunk_of",
+    "with_tokenizer",
+]
 
 Head = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    model: Any
-    """A transformers `PreTrainedModel` for causal language modelling, in eval mode: no dropout in any pass."""
-    tokenizer: Any
-    eos_ids: frozenset[int]
-
-
-def directory_of(name: str) -> str:
-    """What `from_pretrained` is to read: a finished run means its `final/`."""
-    path = Path(name)
-    if (path / "run.json").is_file():
-        final = path / "final"
-        if not final.is_dir():
-            raise ModelError(f"policy.model: {name} is a run that has not finished; it has no `final/` yet")
-        return str(final)
-    return name
-
-
-def load(name: str, *, seed: int, key: str = "policy.model") -> LoadedModel:
-    """The model and tokenizer of a directory, hub id, finished run, or `builtin:tiny`.
+def trunk_of(model: Any) -> Any:
+    """The part of a causal model that gives hidden states: all but the output layer.
 
     Raises:
-        ModelError: it is not there, is no causal language model, or has no tokenizer.
+        ModelError: the model is in one piece.
     """
-    from transformers.utils import logging
+    from transformers import PreTrainedModel
 
-    from trimtab.models import builtin
-
-    logging.disable_progress_bar()
-    place = checked_name(name, key)
-    if name == builtin.NAME:
-        model, tokenizer = builtin.model(seed), builtin.tokenizer()
-    else:
-        model, tokenizer = _from_pretrained(place, key)
-    model = model.float().eval()
-    model.requires_grad_(True)
-    return LoadedModel(model=model, tokenizer=tokenizer, eos_ids=_eos_ids(model, tokenizer))
+    for found in (_decoder(model), getattr(model, "base_model", None), getattr(model, "model", None)):
+        if isinstance(found, PreTrainedModel) and found is not model:
+            return found
+    raise ModelError(f"policy.model: {type(model).__name__} has no part that gives hidden states alone")
 
 
-def load_tokenizer(name: str, *, key: str = "policy.model") -> Any:
-    """The tokenizer alone.
-
-    Raises:
-        ModelError: there is none that can be read.
-    """
-    from trimtab.models import builtin
-
-    return builtin.tokenizer() if name == builtin.NAME else _tokenizer(directory_of(name), key)
-
-
-def checked_name(name: str, key: str) -> str:
-    """Where `from_pretrained` is to look, refused early if nothing can be there.
-
-    Raises:
-        ModelError: a pickled file, an unfinished run, a directory without config.json, or no such path.
-    """
-    from trimtab.models import builtin
-
-    if name.startswith("builtin:") and name != builtin.NAME:
-        raise ModelError(f"{key}: {name}, but the only built-in model is `{builtin.NAME}`")
-    place = directory_of(name)
-    _refuse_what_is_not_a_model(place, key)
-    return place
-
-
-def _from_pretrained(place: str, key: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{key}: cannot load {place}: {str(error).splitlines()[0]}") from error
-    model, told = loaded
-    if told["missing_keys"]:
-        names = ", ".join(sorted(told["missing_keys"])[:3])
-        raise ModelError(
-            f"{key}: {place} lacks weights of {type(model).__name__}: {names}; they would be random, and not by the seed"
-        )
-    return model, _tokenizer(place, key)
-
-
-def _refuse_what_is_not_a_model(place: str, key: str) -> None:
-    path = Path(place)
-    if path.suffix in (".pt", ".bin", ".pth"):
-        raise ModelError(
-            f"{key}: {place} is a pickled checkpoint, which can run code when it is read; "
-            f"convert it to a Hugging Face directory with safetensors first"
-        )
-    looks_local = place.startswith((".", "/", "~")) or (os.sep in place.strip(os.sep) and path.parent.is_dir())
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise ModelError(
-            f"{key}: {place} has no config.json; expected a Hugging Face model directory or a finished run"
-        )
-    if looks_local and not path.exists() and place.count("/") != 1:
-        raise ModelError(f"{key}: {place} does not exist")
-
-
-def _tokenizer(place: str, key: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except Exception as error:
-        raise ModelError(
-            f"{key}: {place} has no tokenizer that can be read ({str(error).splitlines()[0]}); "
-            "save one beside the model with `tokenizer.save_pretrained`"
-        ) from error
-    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
-def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    found: set[int] = set()
-    generation = getattr(model, "generation_config", None)
-    for value in (getattr(generation, "eos_token_id", None), model.config.eos_token_id, tokenizer.eos_token_id):
-        if isinstance(value, int):
-            found.add(value)
-        elif value is not None:
-            found.update(int(v) for v in value)
-    return frozenset(found)
+def _decoder(model: Any) -> Any:
+    get = getattr(model, "get_decoder", None)
+    return get() if get is not None else None
 
 
 def hidden_states(model: Any, tokens: Tensor) -> Tensor:
     """[B, S, d] of the trunk for right-padded rows. No attention mask: what is causal never looks at padding behind."""
-    trunk = model.base_model if hasattr(model, "base_model") else model
-    found: Tensor = trunk(input_ids=tokens, use_cache=False).last_hidden_state
+    found: Tensor = trunk_of(model)(input_ids=tokens, use_cache=False).last_hidden_state
     return found
 
 
@@ -188,25 +104,75 @@ def log_probs_and_entropy(
 def head_of(model: Any) -> Head:
     """hidden [n, d] -> logits [n, V], checked once against the model's own logits.
 
-    Some architectures scale or cap what the output layer gives; a head that would miss that is refused.
+    The output layer alone where that is all the model does. Where it also scales, caps or transforms (Cohere, Granite,
+    Gemma 2, ...) its own forward pass is run from the hidden states on, so nothing of that need be known here.
+
+    Raises:
+        ModelError: the logits are not a function of the hidden states, or a token's depend on those behind it.
     """
-    layer: nn.Module = model.get_output_embeddings()
-    cap = getattr(model.config, "final_logit_softcapping", None)
-    scale = getattr(model.config, "logit_scale", None)
-
-    def head(hidden: Tensor) -> Tensor:
-        logits: Tensor = layer(hidden)
-        if scale:
-            logits = logits * scale
-        return torch.tanh(logits / cap) * cap if cap else logits
-
+    layer, through = model.get_output_embeddings(), _through(model)
     with torch.no_grad():
         ids = torch.arange(4, device=model.device).unsqueeze(0) % model.config.get_text_config().vocab_size
-        own = model(input_ids=ids, use_cache=False).logits
-        same = head(hidden_states(model, ids))
-    if not torch.allclose(own, same, rtol=1e-4, atol=1e-4):
-        raise ModelError(
-            f"policy.model: {type(model).__name__} does something to its logits that is not known here; "
-            "log-probs of the trainer would differ from those that are sampled"
+        own = model(input_ids=ids, use_cache=False).logits[0]
+        hidden = hidden_states(model, ids)[0]
+        padded = hidden_states(model, torch.cat([ids, torch.zeros_like(ids)], dim=1))[0, : len(hidden)]
+        if not _same(hidden, padded):
+            raise ModelError(
+                f"policy.model: a token of {type(model).__name__} depends on those behind it; the model is not causal"
+            )
+        if not _same(own, through(hidden)):
+            raise ModelError(
+                f"policy.model: {type(model).__name__} does something to its logits that is not known here; "
+                "log-probs of the trainer would differ from those that are sampled"
+            )
+        # Small logits pass through a soft cap as if there were none: hence the hidden states that are blown up.
+        is_plain = layer is not None and all(
+            _same(through(hidden * size), layer(hidden * size)) for size in (1.0, 1e2, 1e4)
         )
+    return layer if is_plain else through
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    # Two ways through one layer round differently, by a few units of the last place of what it computes in.
+    is_half = 2 in (a.element_size(), b.element_size())
+    a, b = a.float(), b.float()
+    tolerance = (3e-2 if is_half else 1e-4) * max(1.0, float(b.abs().max()))
+    return bool(((a - b).abs() <= tolerance).all())
+
+
+def _through(model: Any) -> Head:
+    """The model's own way from hidden states to logits: its forward pass, with the trunk's answer put in."""
+    trunk = trunk_of(model)
+
+    def head(hidden: Tensor) -> Tensor:
+        ids = torch.zeros((1, hidden.shape[0]), dtype=torch.int64, device=hidden.device)
+        with _answering(trunk, hidden.unsqueeze(0)):
+            found: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+        return found
+
     return head
+
+
+class _Answer(tuple[Tensor, ...]):
+    """What a trunk gives, as far as an output layer wants to know: the hidden states, and nothing of all else."""
+
+    last_hidden_state = property(lambda self: self[0])
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@contextmanager
+def _answering(trunk: Any, hidden: Tensor) -> Iterator[None]:
+    """A trunk that gives these hidden states whatever it is asked."""
+    before = trunk.__dict__.get("forward")
+    trunk.forward = lambda *_, **__: _Answer((hidden,))
+    try:
+        yield
+    finally:
+        if before is None:
+            del trunk.forward
+        else:
+            trunk.forward = before

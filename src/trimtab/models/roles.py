@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.models import policy as policies
+from trimtab.models import recomputation
+from trimtab.models.lora import Adapter
+from trimtab.models.precision import Precision
+from trimtab.models.reference import Reference
 from trimtab.models.value import Critic, bootstrap_of, values_of
 from trimtab.types import Batch, Frozen, Need, Policy
+
+READ = Need.DEMONSTRATIONS | Need.PAIRS | Need.LABELS
+"""Needs of an algorithm whose rows were read, not sampled."""
 
 
 class InProcessModels:
     """Policy, and where the algorithm needs them a critic and a frozen reference.
 
     All forward passes, with gradient and without, run in eval mode and in one precision, so the ratio is 1 until the
-    first update.
+    first update. An engine that samples from the policy has `passes` for that.
     """
 
     def __init__(
@@ -30,29 +38,63 @@ class InProcessModels:
         temperature: float,
         critic: Critic | None = None,
         reference: Any | None = None,
+        precision: Precision | None = None,
+        adapter: Adapter | None = None,
+        gradient_checkpointing: bool = False,
     ) -> None:
+        """
+        Args:
+            model: in eval mode, with the adapter in it if there is one.
+            tokenizer: saved with the policy.
+            temperature: that completions are sampled at and their log-probs are of; rows that are read have 1.
+            critic: with a trunk of its own or none.
+            reference: a `Reference`, or a model of its own in float32.
+            precision: of all passes of policy and critic.
+            adapter: saved instead of the model.
+            gradient_checkpointing: for passes with gradient.
+        """
         self.model = model
         self.tokenizer = tokenizer
         self.temperature = temperature
         self.critic = critic
-        self.reference = reference
+        self.precision = precision or Precision()
+        self.adapter = adapter
         self._head = policies.head_of(model)
-        self._reference_head = policies.head_of(reference) if reference is not None else None
+        self.reference = _as_reference(reference)
+        self._recomputed: list[nn.Module] = []
+        if gradient_checkpointing:
+            self._recomputed += recomputation.enable(model)
+            if critic is not None and critic.trunk is not None:
+                self._recomputed += recomputation.enable(critic.trunk)
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         if critic is not None:
             critic.eval()
-        if reference is not None:
-            reference.eval().requires_grad_(False)
 
     @property
     def device(self) -> torch.device:
         found: torch.device = self.model.device
         return found
 
+    def passes(self) -> AbstractContextManager[None]:
+        """What passes over the policy run in, here and in an engine that samples from it."""
+        return self.precision.passes(self.device)
+
     def forward(self, batch: Batch, need: Need) -> Policy:
+        if self.reference is not None:
+            self.reference.rest()
+        with self.passes(), recomputation.recomputing(self._recomputed if torch.is_grad_enabled() else []):
+            return self._forward(batch, need)
+
+    def _temperature(self, need: Need) -> float:
+        """Rows that were not sampled are judged by the distribution as it is."""
+        return 1.0 if need & READ else self.temperature
+
+    def _forward(self, batch: Batch, need: Need) -> Policy:
         hidden = policies.hidden_states(self.model, batch.tokens)
         with_gradient = Need.ENTROPY in need
-        log_probs, entropy = self._log_probs(hidden, self._head, batch, entropy_with_gradient=with_gradient)
+        log_probs, entropy = self._log_probs(
+            hidden, batch, self._temperature(need), entropy_with_gradient=with_gradient
+        )
         values = None
         if self.critic is not None and Need.VALUES in need:
             values = values_of(self.critic.hidden_states(batch.tokens, hidden), self.critic.head, batch)
@@ -60,19 +102,25 @@ class InProcessModels:
 
     @torch.no_grad()
     def freeze(self, batch: Batch, need: Need) -> Frozen:
-        old = reference = values = bootstrap = hidden = None
+        reference = None
+        if Need.REFERENCE in need and self.reference is not None:
+            reference = self.reference.log_probs(
+                batch, vocabulary=self._vocabulary, temperature=self._temperature(need)
+            )
+        with self.passes():
+            return self._freeze(batch, need, reference)
+
+    def _freeze(self, batch: Batch, need: Need, reference: Tensor | None) -> Frozen:
+        old = values = bootstrap = hidden = None
         shares_trunk = self.critic is not None and self.critic.trunk is None
         if Need.OLD_LOG_PROBS in need or (Need.VALUES in need and shares_trunk):
             hidden = policies.hidden_states(self.model, batch.tokens)
         if Need.OLD_LOG_PROBS in need and hidden is not None:
-            old, _ = self._log_probs(hidden, self._head, batch)
+            old, _ = self._log_probs(hidden, batch, self._temperature(need))
         if Need.VALUES in need and self.critic is not None:
             states = self.critic.hidden_states(batch.tokens, hidden)
             values = values_of(states, self.critic.head, batch)
             bootstrap = bootstrap_of(states, self.critic.head, batch)
-        if Need.REFERENCE in need and self.reference is not None and self._reference_head is not None:
-            states = policies.hidden_states(self.reference, batch.tokens)
-            reference, _ = self._log_probs(states, self._reference_head, batch)
         return Frozen(
             loss_mask=batch.loss_mask,
             old_log_probs=old,
@@ -82,14 +130,14 @@ class InProcessModels:
         )
 
     def _log_probs(
-        self, hidden: Tensor, head: policies.Head, batch: Batch, *, entropy_with_gradient: bool = False
+        self, hidden: Tensor, batch: Batch, temperature: float, *, entropy_with_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
         return policies.log_probs_and_entropy(
             hidden,
-            head,
+            self._head,
             batch,
             vocabulary=self._vocabulary,
-            temperature=self.temperature,
+            temperature=temperature,
             entropy_with_gradient=entropy_with_gradient,
         )
 
@@ -109,29 +157,46 @@ class InProcessModels:
     def weights_sum(self) -> str:
         total = 0
         for parameter in self.named_parameters().values():
-            total += int(parameter.detach().contiguous().view(torch.int32).sum(dtype=torch.int64))
+            width = torch.int32 if parameter.element_size() == 4 else torch.int16
+            total += int(parameter.detach().contiguous().view(width).sum(dtype=torch.int64))
         return f"{total & ((1 << 64) - 1):016x}"
 
     def save(self, directory: Path) -> None:
         self.save_policy(directory / "policy")
         if self.critic is not None:
             self.critic.save(directory / "value")
+        if self.reference is not None and self.reference.cache is not None:
+            self.reference.cache.save(directory / "reference")
 
     def save_policy(self, directory: Path) -> None:
-        """The policy as a Hugging Face directory, tokenizer and all."""
+        """The policy as a Hugging Face directory, tokenizer and all; of one with an adapter, the adapter alone."""
         directory.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(str(directory))
+        if self.adapter is not None:
+            self.adapter.save(directory)
+        else:
+            self.model.save_pretrained(str(directory))
         self.tokenizer.save_pretrained(str(directory))
 
     def load(self, directory: Path) -> None:
-        _put(self.model, directory / "policy")
+        if self.adapter is not None:
+            self.adapter.load(directory / "policy")
+        else:
+            _put(self.model, directory / "policy")
         if self.critic is not None:
             self.critic.load(directory / "value")
+        if self.reference is not None and self.reference.cache is not None:
+            self.reference.cache.load(directory / "reference")
 
 
 def frozen_copy(model: Any) -> Any:
     """The reference as the policy is now."""
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _as_reference(given: Any | None) -> Reference | None:
+    if given is None or isinstance(given, Reference):
+        return given
+    return Reference(given.eval().requires_grad_(False))
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -14,7 +14,10 @@ from trimtab.types import Batch
 
 
 class ValueHead(nn.Module):
-    """A linear layer to one number, zero at the start: the first estimates are 0 and move no advantage."""
+    """A linear layer to one number, zero at the start: the first estimates are 0 and move no advantage.
+
+    float32 whatever the trunk is: two bytes would round a value of 100 to the nearest half.
+    """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -23,7 +26,8 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        found: Tensor = self.output(hidden).squeeze(-1).float()
+        with torch.autocast(hidden.device.type, enabled=False):
+            found: Tensor = self.output(hidden.float()).squeeze(-1)
         return found
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 import transformers
 
+from tests.unit.models import roles_under_test as roles
 from trimtab.errors import ModelError
 from trimtab.models import builtin, memory
 from trimtab.models import policy as policies
+from trimtab.models.settings import Lora, PolicyModel, ReferenceModel
 from trimtab.models.value import Critic
 
 TIED = transformers.Qwen2Config(
@@ -127,11 +129,62 @@ def test_the_mildest_change_that_fits_is_named(demand):
     room = demand.peak() * 0.7
     assert change(room).startswith("set train.micro_batch_tokens=8192, which changes speed and memory but not")
     assert change(room, rows_at_once=100_000) == "set train.prompts_per_step=390 train.micro_batch_tokens=8192"
-    one = demand.peak() / 3
+    one = replace(demand, critic=None, reference=None, rows=1, rows_at_once=0, longest=8192)
+    assert memory.smallest_change(one, one.peak() * 0.9, group_size=8).startswith(
+        "set policy.gradient_checkpointing=true, which changes speed and memory but not the result"
+    )
+    one = demand.peak() / 8
     long = {"longest": 8192, "rows_at_once": 8}
     assert "sampling.max_length" in change(one, **long)
     assert change(sum(demand.held().values())).startswith("set value.model=shared")
     assert "the model alone takes" in change(1e6)
+
+
+def test_weights_of_two_bytes_are_trained_through_float32_copies(demand):
+    half = replace(demand, weight_bytes=2, reference_bytes=2)
+    parameters = demand.policy["parameters"]
+    assert half.held()["policy"] == 18 * parameters
+    assert half.held()["reference"] == 2 * parameters
+    assert memory.checkpoint_bytes(replace(half, critic=None)) == 14 * parameters
+    assert half.passing()["update"] < demand.passing()["update"]
+    assert half.passing()["rollout"] < demand.passing()["rollout"]
+
+
+def test_an_adapter_leaves_the_base_without_gradients_and_moments(demand):
+    settings = {"policy": PolicyModel(lora=Lora(rank=8)), "reference": ReferenceModel(), "device": "cpu"}
+    small = memory.with_settings(replace(demand, critic=None), **settings)
+    model = policies.load("builtin:tiny", seed=0).model
+    trained = sum(p.numel() for p in roles.adapted(model, rank=8).peft.parameters() if p.requires_grad)
+    assert small.adapter == trained
+    assert small.held() == {"policy": 4.0 * demand.policy["parameters"], "adapter": 16.0 * trained}
+    assert memory.checkpoint_bytes(small) == 12 * trained
+    assert memory.moment_bytes(small) == 8 * trained
+    some = Lora(rank=8, target_modules=("q_proj", "v_proj"))
+    assert memory.adapter_parameters(demand.policy, some) == 4 * 2 * 8 * (128 + 128)
+    model_ = {**settings, "reference": ReferenceModel(model="builtin:tiny", dtype="bfloat16")}
+    assert memory.with_settings(demand, **model_).held()["reference"] == 2 * demand.policy["parameters"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_adapters_are_counted_exactly_on_every_architecture(tmp_path, name):
+    found, model = sizes_of(CONFIGS[name], tmp_path), built(CONFIGS[name])
+    adapter = roles.adapted(model, rank=3)
+    trained = sum(p.numel() for p in adapter.peft.parameters() if p.requires_grad)
+    assert memory.adapter_parameters(found, Lora(rank=3)) == trained
+
+
+def test_layers_computed_again_keep_a_fraction(demand):
+    kept = replace(demand, is_recomputed=True)._activations(demand.policy)
+    assert kept < demand._activations(demand.policy) / 3
+    assert kept > memory.FLOAT * demand.micro_batch * 4 * 128
+
+
+def test_an_offloaded_reference_takes_memory_only_while_it_is_read(demand):
+    settings = {"policy": PolicyModel(), "reference": ReferenceModel(offload=True)}
+    on_device = memory.with_settings(demand, **settings, device="cuda")
+    assert "reference" not in on_device.held()
+    assert on_device.passing()["reference"] == demand.held()["reference"]
+    assert memory.with_settings(demand, **settings, device="cpu") == demand
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.3, 0.1])
@@ -146,6 +199,8 @@ def test_what_is_proposed_fits(demand, share):
             demand,
             critic=None if "value.model" in given else demand.critic,
             reference=None if "kl.coef" in given else demand.reference,
+            reference_bytes=2 if "reference.dtype" in given else 4,
+            is_recomputed="policy.gradient_checkpointing" in given,
             longest=int(given.get("sampling.max_length", demand.longest)),
             micro_batch_tokens=int(given.get("train.micro_batch_tokens", demand.micro_batch_tokens)),
             rows=min(demand.rows, prompts * 8),

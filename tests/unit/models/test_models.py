@@ -89,24 +89,24 @@ def test_a_head_that_would_miss_what_the_model_does_is_refused():
     model = policies.load("builtin:tiny", seed=0).model
     forward = model.forward
 
-    def capped(*args, **kwargs):
-        out = forward(*args, **kwargs)
-        out.logits = torch.tanh(out.logits)
+    def told_by_the_token(input_ids, **kwargs):
+        out = forward(input_ids=input_ids, **kwargs)
+        out.logits = out.logits + input_ids.unsqueeze(-1)
         return out
 
-    model.forward = capped
+    model.forward = told_by_the_token
     with pytest.raises(ModelError, match="logits"):
         policies.head_of(model)
 
 
-def test_logit_soft_capping_is_known(tmp_path):
+def test_logit_soft_capping_is_known():
     torch.manual_seed(0)
     config = transformers.Gemma2Config(
         vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, final_logit_softcapping=5.0, max_position_embeddings=64,
     )  # fmt: skip
     model = transformers.Gemma2ForCausalLM(config).eval()
-    policies.head_of(model)
+    assert float(policies.head_of(model)(torch.full((1, 32), 1e3)).abs().max()) <= 5.0
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_logit_soft_capping_is_known(tmp_path):
     [
         ("builtin:huge", "the only built-in model is `builtin:tiny`"),
         ("./nowhere/at/all", "does not exist"),
-        ("weights.pt", "pickled checkpoint"),
+        ("weights.pt", "trimtab import-weights weights.pt --like HF_DIR --to DIR"),
     ],
 )
 def test_what_is_no_model_is_refused_with_the_way_out(name, message):

@@ -1,0 +1,184 @@
+"""The roles with weights, from their configuration: which models are loaded, in what precision, with what in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trimtab.assemble.numerics import Numerics
+from trimtab.config import RunConfig
+from trimtab.errors import StorageError
+from trimtab.kernels.sampling import key
+from trimtab.store.checkpoints import CheckpointStore
+from trimtab.store.run_directory import RunDirectory
+from trimtab.types import Need
+
+if TYPE_CHECKING:
+    from trimtab.models.lora import Adapter
+    from trimtab.models.policy import LoadedModel
+    from trimtab.models.precision import Precision
+    from trimtab.models.reference import Reference
+    from trimtab.models.roles import InProcessModels
+    from trimtab.models.value import Critic
+
+
+def load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -> LoadedModel:
+    """The model to go on with: of the newest checkpoint, else of `policy.model`.
+
+    With an adapter it is always `policy.model`: a checkpoint holds the adapter alone.
+    """
+    from trimtab.models import policy as policies
+
+    if start is not None and config.policy.lora is None:
+        return policies.load(str(directory.checkpoints / str(start) / "policy"), seed=0)
+    return policies.load(config.policy.model, seed=key(config.train.seed, "policy"))
+
+
+def roles_of(
+    config: RunConfig,
+    directory: RunDirectory,
+    store: CheckpointStore,
+    loaded: LoadedModel,
+    numerics: Numerics,
+    start: int | None,
+    *,
+    ranks: int = 1,
+) -> InProcessModels:
+    """Policy, critic and reference on their device.
+
+    Raises:
+        UserError: a precision that the device has not, or a model that cannot do what is asked.
+        StorageError: the reference is the policy at step 0, whose checkpoint is damaged.
+    """
+    from trimtab.models import precision as precisions
+    from trimtab.models.roles import InProcessModels
+
+    precision = precisions.of_policy(config.policy)
+    precisions.refuse_what_the_device_lacks(precision, numerics.device)
+    precision.cast(loaded.model).to(numerics.device)
+    critic = _critic(config, loaded.model, precision, numerics) if config.need & Need.VALUES else None
+    own = None
+    if config.need & Need.REFERENCE and not _is_adapter_off(config):
+        own = _reference_model(config, directory, store, loaded.model, start)
+    adapter = _adapter(config, loaded.model) if config.policy.lora is not None else None
+    temperature = config.sampling.temperature if config.need & Need.ROLLOUTS else 1.0
+    models = InProcessModels(
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        temperature=temperature,
+        critic=critic,
+        precision=precision,
+        adapter=adapter,
+        gradient_checkpointing=config.policy.gradient_checkpointing,
+    )
+    if config.need & Need.REFERENCE:
+        models.reference = _reference(config, models, own, ranks)
+    return models
+
+
+def remarks(config: RunConfig, device: str, ranks: int = 1) -> list[str]:
+    """What is asked for and has no effect here, or one that surprises."""
+    from trimtab.models import precision as precisions
+
+    found = []
+    precision = precisions.of_policy(config.policy)
+    if precision.needs_loss_scale and device == "cpu":
+        found.append(
+            "policy: float16 is some 40 times slower on a CPU than bfloat16, which needs no loss scale; "
+            "policy.autocast: bfloat16 is the better choice here"
+        )
+    if not precision.needs_loss_scale and "max_loss_scale" in config.requested.get("optim", {}):
+        found.append("optim.max_loss_scale has no effect: only float16 scales the loss")
+    if not config.need & Need.REFERENCE:
+        return found
+    settings = config.reference
+    if _is_adapter_off(config):
+        asked = [
+            name for name, is_set in (("dtype", settings.dtype is not None), ("offload", settings.offload)) if is_set
+        ]
+        if asked:
+            keys = " and ".join(f"reference.{name}" for name in asked)
+            verb = "have" if len(asked) > 1 else "has"
+            found.append(f"{keys} {verb} no effect: the reference is the policy with its adapter off, no second model")
+    elif settings.offload and device == "cpu":
+        found.append("reference.offload has no effect: the run is on the CPU, and so is the reference")
+    if settings.cache and not config.need & Need.ROLLOUTS and ranks > 1:
+        found.append(f"reference.cache has no effect: it works with one process, and there are {ranks}")
+    return found
+
+
+def _is_adapter_off(config: RunConfig) -> bool:
+    """Whether the reference is the policy without its adapter."""
+    return config.policy.lora is not None and config.reference.model is None
+
+
+def _critic(config: RunConfig, policy: Any, precision: Precision, numerics: Numerics) -> Critic:
+    from trimtab.models import policy as policies
+    from trimtab.models.value import Critic
+
+    named = config.value.model
+    if named == "shared":
+        critic = Critic.shared(policy)
+    elif named is None:
+        critic = Critic.own(policy)
+    else:
+        critic = Critic.own(precision.cast(policies.load(named, seed=0, key="value.model").model))
+    critic.to(numerics.device)
+    return critic
+
+
+def _reference_model(
+    config: RunConfig, directory: RunDirectory, store: CheckpointStore, policy: Any, start: int | None
+) -> Any:
+    """The frozen model, in the precision in which it was stored; of step 0 if none is named."""
+    from trimtab.models import policy as policies
+    from trimtab.models.roles import frozen_copy
+
+    if config.reference.model is not None:
+        return policies.load(config.reference.model, seed=0, key="reference.model").model
+    if start is None:
+        return frozen_copy(policy)
+    fault = store.fault(0)
+    if fault is not None:
+        raise StorageError(f"the reference model is the policy at step 0, but {fault}")
+    return policies.load(str(directory.checkpoints / "0" / "policy"), seed=0, key="reference.model").model
+
+
+def _adapter(config: RunConfig, model: Any) -> Adapter:
+    from trimtab.models import lora
+    from trimtab.models import policy as policies
+
+    assert config.policy.lora is not None
+    base = lora.Base(
+        model=policies.directory_of(config.policy.model),
+        seed=key(config.train.seed, "policy"),
+        dtype=config.policy.dtype,
+        fingerprint=lora.fingerprint(model),
+    )
+    return lora.Adapter(model, config.policy.lora, base=base, seed=key(config.train.seed, "adapter"))
+
+
+def _reference(config: RunConfig, models: InProcessModels, own: Any, ranks: int) -> Reference:
+    from trimtab.models import lora
+    from trimtab.models import precision as precisions
+    from trimtab.models.reference import Reference, ReferenceCache, fingerprint_of
+
+    precision = models.precision
+    if own is not None:
+        precision = precisions.of_reference(config.reference, precision)
+        own = precision.cast(own.eval().requires_grad_(False))
+    cache = None
+    if config.reference.cache and not config.need & Need.ROLLOUTS and ranks == 1:
+        weights = models.adapter.base.fingerprint if models.adapter and own is None else lora.fingerprint(own)
+        limits = {name: getattr(config.sampling, name) for name in ("max_length", "max_prompt_length", "long_prompts")}
+        facts = {**limits, "temperature": models.temperature}
+        cache = ReferenceCache(fingerprint_of(weights, models.tokenizer, precision=precision, facts=facts))
+    if own is None and models.adapter is not None:
+        return Reference(models.model, precision=precision, around=models.adapter.off, cache=cache)
+    offload = config.reference.offload and models.device.type != "cpu"
+    return Reference(
+        own if offload else own.to(models.device),
+        precision=precision,
+        device=models.device,
+        offload=offload,
+        cache=cache,
+    )
