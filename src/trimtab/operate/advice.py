@@ -10,7 +10,7 @@ from typing import Any
 
 from trimtab.assemble import Numerics
 from trimtab.config import RunConfig
-from trimtab.models.memory import TRAINED, Demand, Sizes, cache_bytes
+from trimtab.models.memory import TRAINED, Demand, Sizes, cache_bytes, with_settings
 from trimtab.types import Need, Schedule
 
 MEASURED_SECONDS = 0.4
@@ -205,7 +205,7 @@ def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics
     group = config.sampling.group_size if samples else 1
     rows = config.train.prompts_per_step * group
     prompts = -(-config.train.prompts_per_step // config.train.minibatches)
-    return Demand(
+    plain = Demand(
         policy=models["policy"],
         critic=models.get("critic"),
         reference=models.get("reference"),
@@ -214,6 +214,7 @@ def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics
         rows_at_once=min(max(1, numerics.rollout_rows // group) * group, rows) if samples else 0,
         micro_batch_tokens=numerics.micro_batch_tokens,
     )
+    return with_settings(plain, config.policy, config.reference, device=numerics.device)
 
 
 def checkpoints_kept(config: RunConfig) -> int:

@@ -25,15 +25,22 @@ def write_final(directory: RunDirectory, checkpoints: Checkpoints) -> int | None
     scratch = directory.root / ".final.new"
     if scratch.exists():
         writer.remove_tree(scratch)
-    shutil.copytree(directory.checkpoints / str(step) / "policy", scratch)
-    writer.write_bytes(scratch / "README.md", _model_card(directory, step).encode())
+    policy = directory.checkpoints / str(step) / "policy"
+    if (policy / "adapter_config.json").is_file():
+        from trimtab.models import lora
+
+        lora.write_merged(policy, scratch)
+    else:
+        shutil.copytree(policy, scratch)
+    writer.write_bytes(scratch / "README.md", model_card(directory, step).encode())
     if directory.final.exists():
         writer.remove_tree(directory.final)
     writer.rename(scratch, directory.final)
     return step
 
 
-def _model_card(directory: RunDirectory, step: int) -> str:
+def model_card(directory: RunDirectory, step: int) -> str:
+    """README.md of the weights of a step."""
     facts = directory.facts()
     found = {e["step"]: e["metrics"] for e in journal.read(directory.journal).evaluations()}
     figures = "\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(found.get(step, {}).items()))

@@ -6,19 +6,24 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab import assemble
 from trimtab import config as configs
+from trimtab.assemble.fingerprints import model_print
 from trimtab.config import RunConfig
-from trimtab.errors import ConfigError, DataError, Finding, LockError, StorageError, TrimtabError, WorkerError
-from trimtab.operate import finish
-from trimtab.ports import Recorder
+from trimtab.errors import ConfigError, DataError, LockError, StorageError, TrimtabError, WorkerError
+from trimtab.operate import continuing, finish
+from trimtab.ports import Control, Recorder
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
+
+if TYPE_CHECKING:
+    from trimtab.train.ranks import Ranks
 
 Say = Callable[[str], None]
 
@@ -35,9 +40,81 @@ ADVICE = {
 """What to do, by exit code."""
 
 
-def train_in(config: RunConfig, directory: RunDirectory, *, fresh: bool = False) -> None:
+def aloud(text: str) -> None:
+    print(text, flush=True)
+
+
+def silently(_: str) -> None:
+    """The other ranks do not talk."""
+
+
+def _signals(ranks: Ranks) -> AbstractContextManager[Control]:
+    from trimtab.train.control import SignalControl
+
+    return SignalControl(ranks)
+
+
+def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
+    """Three things to try, as commands that can be copied."""
+    run = finish.relative(directory.root)
+    file = finish.relative(Path(config.chain[0])) if config.chain else "CONFIG"
+    me = sys.argv[0] if sys.argv[0].endswith("/trimtab") else "trimtab"
+    if config.need & Need.DEMONSTRATIONS:
+        hints = [
+            (f"train examples/demo/grpo.yaml policy.model={run}", "reinforcement learning from here"),
+            (f"status {run}", "what the run did"),
+            ("algorithms grpo", "formula, needs and settings"),
+        ]
+    else:
+        other = "ppo" if config.algorithm.name != "ppo" else "grpo"
+        start = f" policy.model={config.policy.model}" if config.policy.model != "builtin:tiny" else ""
+        hints = [
+            (f"train {file} algorithm={other}{start} --run-dir {run}-{other}", "another algorithm by one word"),
+            (f"eval {run}", "the evaluation alone"),
+            (f"config show {file}", "every setting, resolved"),
+        ]
+    width = max(len(words) for words, _ in hints)
+    return [f"{me} {words:<{width}}   # {why}" for words, why in hints]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Who starts a run, a command or Python: how the run talks, how it is interrupted, what it calls the ways out."""
+
+    say: Say = aloud
+    is_shown: bool = True
+    """Whether steps are shown while they happen."""
+    recorders: Sequence[Recorder] = ()
+    """Who else is told of every step."""
+    control: Callable[[Ranks], AbstractContextManager[Control]] = _signals
+    next_steps: Callable[[RunConfig, RunDirectory], list[str]] = next_steps
+    elsewhere: str = "another --run-dir"
+    over: str = "--fresh"
+
+
+COMMAND = Front()
+
+
+def train_in(
+    config: RunConfig,
+    directory: RunDirectory,
+    *,
+    fresh: bool = False,
+    given: assemble.Given = assemble.NOTHING,
+    rows: assemble.RowSets | None = None,
+    front: Front = COMMAND,
+) -> assemble.Assembled:
     """Train in a directory, on every rank; a failure is written down there.
 
+    Args:
+        config: checked.
+        directory: its run is continued if it has one.
+        fresh: a run that is there gets another name.
+        given: objects that stand where the configuration has names.
+        rows: the rows, if they have been read already.
+        front: who starts it.
+    Returns:
+        The parts of the run, closed, with the weights of the last step.
     Raises:
         LockError: another process trains there; nothing of its run is touched.
         ConfigError: the directory holds a run with another configuration or other data.
@@ -50,16 +127,18 @@ def train_in(config: RunConfig, directory: RunDirectory, *, fresh: bool = False)
     if is_first:
         if fresh and directory.exists:
             with directory.locked():
-                print(f"the run that was here is now {finish.relative(directory.move_aside())}")
+                front.say(f"the run that was here is now {finish.relative(directory.move_aside())}")
         directory.create()
     ranks.barrier()
     with directory.locked() if is_first else nullcontext():
         if directory.exists:
-            _compare_with_run(config, directory)  # a refusal leaves the run that is there as it is, failure.json too
+            # A refusal leaves the run that is there as it is, failure.json too.
+            continuing.compare_config(config, directory, front)
         if is_first:
             finish.clear_failure(directory)
         try:
-            _train_locked(config, directory, say=_say if is_first else _say_nothing, is_first=is_first)
+            front = front if is_first else replace(front, say=silently)
+            return _train_locked(config, directory, given=given, rows=rows, front=front, is_first=is_first)
         except BaseException as error:
             told = _of_ranks(error, ranks.size)
             if (is_first or isinstance(error, TrimtabError)) and not directory.failure.exists():
@@ -94,18 +173,32 @@ def write_failure(directory: RunDirectory, error: BaseException) -> None:
     )
 
 
-def _train_locked(config: RunConfig, directory: RunDirectory, *, say: Say, is_first: bool) -> None:
+def _train_locked(
+    config: RunConfig,
+    directory: RunDirectory,
+    *,
+    given: assemble.Given,
+    rows: assemble.RowSets | None,
+    front: Front,
+    is_first: bool,
+) -> assemble.Assembled:
     from trimtab.train import loop
-    from trimtab.train.control import SignalControl
     from trimtab.train.ranks import Ranks
 
+    say = front.say
     _introduce(config, directory, say)
-    rows = assemble.read_rows(config)
+    rows = rows or assemble.read_rows(config, given)
     if directory.exists:
-        _compare_data(rows.fingerprints, directory)
-    with SignalControl(Ranks()) as control:
+        continuing.compare_inputs(rows.fingerprints, given, directory, front)
+    with front.control(Ranks()) as control:
         built = assemble.build(
-            config, directory, control, row_sets=rows, monitors=_monitors(config, directory), notice=say
+            config,
+            directory,
+            control,
+            row_sets=rows,
+            given=given,
+            monitors=_monitors(config, directory, front),
+            notice=say,
         )
         if is_first:
             if built.start is not None and (changed := assemble.what_differs(directory.facts(), built.facts)):
@@ -117,26 +210,24 @@ def _train_locked(config: RunConfig, directory: RunDirectory, *, say: Say, is_fi
             run = loop.train(built.run)
         finally:
             built.close()
+            if given.model is not None and is_first:
+                with suppress(StorageError):  # what ended the run matters more
+                    directory.describe(model_left=model_print(given.model))
         if is_first:
             try:
-                _conclude(config, directory, built, say, stopped_early=run.is_finished)
+                _conclude(config, directory, built, front, stopped_early=run.is_finished)
             except OSError as error:
                 raise StorageError(
                     f"{directory.root}: cannot write final/ and the report: {error.strerror or error}"
                 ) from error
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _say_nothing(_: str) -> None:
-    """The other ranks do not talk."""
+        return built
 
 
 def _introduce(config: RunConfig, directory: RunDirectory, say: Say) -> None:
     say(f"trimtab  {config.algorithm.name}  {config.policy.model}  ->  {finish.relative(directory.root)}")
     for line in config.aliases:
+        say(line)
+    for line in config.remarks:
         say(line)
     if config.unused:
         say(f"unused by {config.algorithm.name}: {', '.join(config.unused)}")
@@ -144,52 +235,26 @@ def _introduce(config: RunConfig, directory: RunDirectory, say: Say) -> None:
         say("data.validation is not set: no evaluation, no early stop")
 
 
-def _monitors(config: RunConfig, directory: RunDirectory) -> Callable[[dict[str, Any]], Sequence[Recorder]]:
+def _monitors(
+    config: RunConfig, directory: RunDirectory, front: Front
+) -> Callable[[dict[str, Any]], Sequence[Recorder]]:
     def made(_: dict[str, Any]) -> list[Recorder]:
+        if not front.is_shown:
+            return list(front.recorders)
+        from rich.console import Console
+
         from trimtab.observe.live import LiveView
 
-        return [LiveView(name=directory.root.name, algorithm=config.algorithm.name, max_steps=config.train.max_steps)]
+        view = LiveView(
+            name=directory.root.name,
+            algorithm=config.algorithm.name,
+            max_steps=config.train.max_steps,
+            # A notebook asks for colours and says that it is one; neither makes it a place where a panel can be redrawn.
+            console=Console(force_jupyter=False, force_terminal=None if sys.stdout.isatty() else False),
+        )
+        return [view, *front.recorders]
 
     return made
-
-
-def _compare_with_run(config: RunConfig, directory: RunDirectory) -> None:
-    """A run goes on only with the configuration that it was started with, but for what may change.
-
-    Raises:
-        ConfigError: something else differs; each difference is a finding.
-    """
-    before = directory.newest_config()["requested"]
-    refused = [
-        Finding(place=key, what=f"the run has {_said(old)}, asked for is {_said(new)}")
-        for key, old, new in configs.differences(before, config.requested)
-        if not configs.may_change(key)
-    ]
-    if refused:
-        hint = Finding(
-            place=str(directory.root),
-            what="this run was started with another configuration",
-            hint="use another --run-dir, or --fresh to start over",
-        )
-        raise ConfigError([hint, *refused])
-
-
-def _said(value: Any) -> str:
-    return "its default" if value is None else repr(value)
-
-
-def _compare_data(fingerprints: Mapping[str, str], directory: RunDirectory) -> None:
-    """A run goes on only with the data that it was started with.
-
-    Raises:
-        ConfigError: the bytes of a file have changed.
-    """
-    before = directory.facts().get("data_fingerprints", {})
-    changed = [part for part, print_ in fingerprints.items() if before.get(part, print_) != print_]
-    if changed:
-        what = f"data.{' and data.'.join(changed)}: the file is not what it was when this run was started"
-        hint = "put the old file back, or use another --run-dir, or --fresh to start over"
-        raise ConfigError([Finding(place=str(directory.root), what=what, hint=hint)])
 
 
 def _write_facts(config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any]) -> None:
@@ -202,13 +267,14 @@ def _write_facts(config: RunConfig, directory: RunDirectory, facts: Mapping[str,
 
 
 def _conclude(
-    config: RunConfig, directory: RunDirectory, built: assemble.Assembled, say: Say, *, stopped_early: bool
+    config: RunConfig, directory: RunDirectory, built: assemble.Assembled, front: Front, *, stopped_early: bool
 ) -> None:
+    say = front.say
     best = finish.write_final(directory, built.run.checkpoints)
     outcome = finish.outcome_line(directory)
     ended = "stopped early" if stopped_early else "all steps done"
     directory.describe(ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"), outcome=ended, final_step=best)
-    hints = next_steps(config, directory)
+    hints = front.next_steps(config, directory)
     for complaint in finish.write_report(directory, outcome=f"{ended}: {outcome}", next_steps=hints):
         say(f"report.png is not written: {complaint}")
     say(f"\n{ended}: {outcome}")
@@ -217,26 +283,3 @@ def _conclude(
     say("\nnext:")
     for line in hints:
         say(f"  {line}")
-
-
-def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
-    """Three things to try, as commands that can be copied."""
-    run = finish.relative(directory.root)
-    file = finish.relative(Path(config.chain[0])) if config.chain else "CONFIG"
-    me = sys.argv[0] if sys.argv[0].endswith("/trimtab") else "trimtab"
-    if config.need & Need.DEMONSTRATIONS:
-        hints = [
-            (f"train examples/demo/grpo.yaml policy.model={run}", "reinforcement learning from here"),
-            (f"status {run}", "what the run did"),
-            ("algorithms grpo", "formula, needs and settings"),
-        ]
-    else:
-        other = "ppo" if config.algorithm.name != "ppo" else "grpo"
-        start = f" policy.model={config.policy.model}" if config.policy.model != "builtin:tiny" else ""
-        hints = [
-            (f"train {file} algorithm={other}{start} --run-dir {run}-{other}", "another algorithm by one word"),
-            (f"eval {run}", "the evaluation alone"),
-            (f"config show {file}", "every setting, resolved"),
-        ]
-    width = max(len(words) for words, _ in hints)
-    return [f"{me} {words:<{width}}   # {why}" for words, why in hints]

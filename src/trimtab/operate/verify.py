@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.errors import ModelError
 from trimtab.operate.verdict import DAMAGE, Verdict, readable, reason
 from trimtab.operate.verify_journal import check_journal, ends_agree
 from trimtab.store.checkpoints import MANIFEST, CheckpointStore, sha256
@@ -176,25 +179,32 @@ def weights_sum(checkpoint: Path, names: Iterable[str]) -> str | None:
     """The order-free 64-bit sum over the bits of all trained weights in the named files, as the learner reports it.
 
     Which are trained, the moments tell: the optimiser's state names every trained parameter once, weights that are
-    tied to it not again. None if a trained weight is not in the files under its own name, or is not float32.
+    tied to it not again. None if a trained weight is not in the files under its own name.
     """
+    import torch
     from safetensors import safe_open
 
     trained = _trained(checkpoint)
     total, met = 0, set()
     for file in sorted(name for name in names if name.endswith(".safetensors") and "/" in name):
         role = file.split("/")[0]
-        with safe_open(str(checkpoint / file), framework="np") as tensors:
+        with safe_open(str(checkpoint / file), framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
-                full = f"{role}.{name}"
+                full = f"{role}.{_as_trained(name)}"
                 if full not in trained:
                     continue
                 values = tensors.get_tensor(name)
-                if values.dtype != "float32":
-                    return None
-                total += int(values.view("int32").sum(dtype="int64"))
+                width = torch.int32 if values.element_size() == 4 else torch.int16
+                total += int(values.view(width).sum(dtype=torch.int64))
                 met.add(full)
     return f"{total & ((1 << 64) - 1):016x}" if trained and met == trained else None
+
+
+def _as_trained(name: str) -> str:
+    """A weight's name while it is trained; peft leaves the adapter's own name out of a file."""
+    if not name.startswith("base_model.model."):
+        return name
+    return re.sub(r"\.(lora_[AB])\.", r".\1.default.", name.removeprefix("base_model.model."))
 
 
 def _trained(checkpoint: Path) -> set[str]:
@@ -223,12 +233,28 @@ def _final(directory: RunDirectory, facts: Mapping[str, Any], good: list[int], v
         verdict.good("final", f"the policy of checkpoint {step}, byte by byte")
 
 
-def _compared(directory: RunDirectory, step: int, verdict: Verdict) -> None:
-    wanted = {
+def _wanted(directory: RunDirectory, step: int) -> dict[str, str]:
+    """SHA-256 of each file that `final/` should have: of the checkpoint's policy, or of what its adapter merges into."""
+    policy = directory.checkpoints / str(step) / "policy"
+    if (policy / "adapter_config.json").is_file():
+        from trimtab.models import lora
+
+        with tempfile.TemporaryDirectory() as scratch:
+            lora.write_merged(policy, Path(scratch))
+            return {str(p.relative_to(scratch)): sha256(p) for p in Path(scratch).rglob("*") if p.is_file()}
+    return {
         name.removeprefix("policy/"): entry["sha256"]
         for name, entry in _manifest(directory, step)["files"].items()
         if name.startswith("policy/")
     }
+
+
+def _compared(directory: RunDirectory, step: int, verdict: Verdict) -> None:
+    try:
+        wanted = _wanted(directory, step)
+    except ModelError as error:  # the base of an adapter is gone, or another
+        verdict.note(directory.final, f"cannot be compared: {error}")
+        return
     for name, expected in wanted.items():
         file = directory.final / name
         try:
