@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trimtab.assemble import facts as run_facts
-from trimtab.assemble import roles
+from trimtab.assemble import judges, reading, roles
 from trimtab.assemble.given import NOTHING, Given, checked_tokenizer
 from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
 from trimtab.assemble.numerics import Numerics, choose_numerics
@@ -23,12 +23,10 @@ from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
 
 if TYPE_CHECKING:
-    from trimtab.data.prompts import Demonstration
-    from trimtab.data.rows import Row
     from trimtab.models.roles import InProcessModels
+    from trimtab.models.scoring import ScoringModels
     from trimtab.rewards.shaping import Overlong
     from trimtab.train.run import Run
-    from trimtab.types import Prompt
 
 Notice = Callable[[str], None]
 
@@ -38,7 +36,7 @@ class Assembled:
     """A run and what the command line wants to know of it."""
 
     run: Run
-    models: InProcessModels
+    models: InProcessModels | ScoringModels
     scorer: Scorer | None
     facts: dict[str, Any]
     start: int | None
@@ -75,7 +73,7 @@ def build(
     from trimtab.observe.recorders import Recorders
     from trimtab.store.recorder import RunRecorder
     from trimtab.train.guard import StepGuard
-    from trimtab.train.learner import Learner
+    from trimtab.train.learner import Learner, Objective
     from trimtab.train.ranks import Ranks
     from trimtab.train.run import Run
     from trimtab.train.scaler import LossScaler
@@ -88,6 +86,8 @@ def build(
         )
     row_sets = row_sets or read_rows(config, given)
     scorer = scorer_of(config, given)
+    for line in judges.examine(config) if scorer else ():
+        notice(line)
     store = CheckpointStore(
         directory.checkpoints,
         config.checkpoint,
@@ -96,16 +96,25 @@ def build(
         is_writer=ranks.rank == 0,
         barrier=ranks.barrier,
         warn=notice,
+        journal=directory.journal,
     )
     start = store.newest_good()
     loaded = _load_policy(config, directory, start, given)
     if given.tokenizer is not None:
         loaded = policies.with_tokenizer(loaded, checked_tokenizer(given.tokenizer, loaded.model))
+    if config.need & Need.SCORES:
+        from trimtab.models import scoring
+
+        loaded = scoring.prepared(loaded)
     numerics = _set_numerics(config, directory, loaded.model, start)
     notice(f"threads of mathematics: {numerics.threads}{numerics.threads_by and f' ({numerics.threads_by})'}")
     models = roles.roles_of(config, directory, store, loaded, numerics, start, ranks=ranks.size)
+    store.expected_bytes = roles.checkpoint_bytes(models)
     for remark in roles.remarks(config, numerics.device, ranks.size):
         notice(remark)
+    if scorer is not None:
+        for line in judges.put_into(scorer, config, models.tokenizer, numerics):
+            notice(line)
     config = _fit_to_model(config, loaded.model, notice)
     if config.need & Need.ROLLOUTS and (config.sampling.top_p < 1 or config.sampling.top_k is not None):
         notice(
@@ -115,10 +124,11 @@ def build(
     settings, shaping = config.sampling, shaping_of(config)
     labels = scorer.labels if scorer else ()
     labels = shaping.labels(labels) if shaping else labels
+    own = _fitted_to_run(config, models.tokenizer)
     learner = Learner(
         models=models,
         algorithm=config.algorithm,
-        config=_fitted_to_run(config, models.tokenizer),
+        config=own,
         optim=config.optim,
         train=config.train,
         micro_batch_tokens=numerics.micro_batch_tokens,
@@ -128,6 +138,7 @@ def build(
         term_norms_every=config.diagnostics.term_norms_every,
         reward_labels=labels,
         ranks=ranks,
+        mixed=[Objective(algorithm=p.algorithm, config=p.config, weight=p.spec.weight) for p in config.mix],
         scaler=LossScaler(is_enabled=models.precision.needs_loss_scale, max_scale=config.optim.max_loss_scale),
     )
     engine = None
@@ -144,8 +155,10 @@ def build(
             passes=models.passes,
         )
     source, evaluator, counts = _source_and_evaluator(
-        config, row_sets, models, loaded.eos_ids, engine, scorer, shaping, ranks, numerics, notice
+        config, own, row_sets, models, loaded.eos_ids, engine, scorer, shaping, ranks, numerics, notice
     )
+    mixed, more = reading.mixed_sources(config, row_sets, models, loaded.eos_ids, ranks, notice)
+    counts |= more
     facts = run_facts.describe(
         config, models, row_sets, numerics, ranks.size, counts, policies.directory_of(config.policy.model)
     ) | ({"objects": dict(given.fingerprints)} if given.fingerprints else {})
@@ -158,6 +171,7 @@ def build(
         learner=learner,
         models=models,
         source=source,
+        mixed=mixed,
         evaluator=evaluator,
         recorder=recorder,
         guard=StepGuard(metric=evaluation_metric(config), patience=early.patience),
@@ -172,7 +186,11 @@ def evaluation_metric(config: RunConfig) -> str:
     """The figure that says which checkpoint is the best."""
     if config.eval.early_stop.metric not in (None, "auto"):
         return str(config.eval.early_stop.metric)
-    return "eval/reward/mean" if config.need & Need.ROLLOUTS else "eval/loss/nll"
+    if config.need & Need.ROLLOUTS:
+        return "eval/reward/mean"
+    if config.need & Need.SCORES:
+        return "eval/reward_model/auc"
+    return "eval/preference/accuracy" if config.need & (Need.PAIRS | Need.LABELS) else "eval/loss/nll"
 
 
 def _load_policy(config: RunConfig, directory: RunDirectory, start: int | None, given: Given) -> Any:
@@ -237,8 +255,9 @@ def _one_token(mark: str, tokenizer: Any) -> int:
 
 def _source_and_evaluator(
     config: RunConfig,
+    own: Any,
     row_sets: RowSets,
-    models: InProcessModels,
+    models: InProcessModels | ScoringModels,
     eos_ids: frozenset[int],
     engine: Any,
     scorer: Scorer | None,
@@ -247,28 +266,25 @@ def _source_and_evaluator(
     numerics: Numerics,
     notice: Notice,
 ) -> tuple[Source, Evaluator, dict[str, int]]:
-    from trimtab.data import collate
-    from trimtab.data.prompts import Left, Limits, demonstrations, prompts
-
-    s = config.sampling
-    limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
-    shuffle, seed, as_chat = config.data.shuffle, config.data.seed, config.data.as_chat
-
-    def order_of(found: Sequence[Prompt | Demonstration], left: Left) -> Order:
-        if str(left):
-            notice(f"data.train: of {len(row_sets.train)} rows {left}, since they are too long")
-        return Order(len(found), seed=seed, shuffle=shuffle)
-
     if engine is not None and scorer is not None:
+        from trimtab.data import collate
+        from trimtab.data.prompts import Limits, prompts
+        from trimtab.data.rows import remarks
         from trimtab.rollout.evaluator import RolloutEvaluator
         from trimtab.rollout.scheduler import SamplingSource
 
+        s, as_chat = config.sampling, config.data.as_chat
+        limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
         train, left = prompts(row_sets.train, models.tokenizer, limits, as_chat=as_chat)
+        if str(left):
+            notice(f"data.train: of {len(row_sets.train)} rows {left}, since they are too long")
+        for line in remarks(row_sets.train):
+            notice(f"data.train: {line}")
         asked = row_sets.validation
         held_out = prompts(asked, models.tokenizer, limits, as_chat=as_chat)[0] if asked else []
         source = SamplingSource(
             prompts=train,
-            order=order_of(train, left),
+            order=Order(len(train), seed=config.data.seed, shuffle=config.data.shuffle),
             engine=engine,
             score=scorer.score,
             collate=partial(
@@ -291,41 +307,13 @@ def _source_and_evaluator(
             prompts=held_out,
             score=scorer.score,
             reward_labels=scorer.labels,
-            every=config.eval.every,
+            every=reading.said_interval(config, len(train), notice),
             rank=ranks.rank,
             ranks=ranks.size,
             gather=ranks.gather,
         )
         return source, evaluator, {"train": len(train), "validation": len(held_out), "dropped": left.dropped}
 
-    from trimtab.data.sources import DemonstrationSource
-    from trimtab.train.evaluator import DemonstrationEvaluator
-
-    def read(found: Sequence[Row]) -> tuple[list[Demonstration], Left]:
-        return demonstrations(
-            found,
-            models.tokenizer,
-            limits,
-            models.tokenizer.eos_token_id,
-            end_ids=eos_ids,
-            as_chat=as_chat,
-            train_on=config.imitation.train_on,
-        )
-
-    shown, left = read(row_sets.train)
-    kept = read(row_sets.validation)[0] if row_sets.validation else []
-    reading = DemonstrationSource(
-        shown,
-        order_of(shown, left),
-        rows_per_step=config.train.prompts_per_step,
-        rank=ranks.rank,
-        ranks=ranks.size,
+    return reading.source_and_evaluator(
+        config, own, row_sets, models, eos_ids, ranks, notice, micro_batch_tokens=numerics.micro_batch_tokens
     )
-    checking = DemonstrationEvaluator(
-        models,
-        collate.of_demonstrations(kept, range(len(kept))) if kept else None,
-        every=config.eval.every,
-        micro_batch_tokens=numerics.micro_batch_tokens,
-        ranks=ranks,
-    )
-    return reading, checking, {"train": len(shown), "validation": len(kept), "dropped": left.dropped}

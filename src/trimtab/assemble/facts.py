@@ -16,11 +16,12 @@ from trimtab.config import RunConfig
 
 if TYPE_CHECKING:
     from trimtab.models.roles import InProcessModels
+    from trimtab.models.scoring import ScoringModels
 
 
 def describe(
     config: RunConfig,
-    models: InProcessModels,
+    models: InProcessModels | ScoringModels,
     row_sets: RowSets,
     numerics: Numerics,
     ranks: int,

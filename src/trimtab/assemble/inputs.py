@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.assemble.given import NOTHING, Given, missing
 from trimtab.assemble.numerics import available_cores
 from trimtab.config import RunConfig
-from trimtab.data import builtin, rows
+from trimtab.data import builtin, files, preferences, rows
 from trimtab.errors import ConfigError, DataError, Finding
 from trimtab.rewards import rules
 from trimtab.rewards.pool import Pool
@@ -25,9 +25,11 @@ NAMES = {"train": "prompts", "validation": "validation"}
 class RowSets:
     """The rows of a run, read and checked, not yet tokenised."""
 
-    train: list[rows.Row]
-    validation: list[rows.Row]
+    train: Sequence[rows.Row]
+    validation: Sequence[rows.Row]
     fingerprints: dict[str, str]
+    mixed: tuple[Sequence[rows.Row], ...] = ()
+    """Of each part of `mix`."""
 
 
 def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
@@ -39,12 +41,12 @@ def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
     """
     if faults := missing(config, given):
         raise ConfigError(faults)
-    required = ("prompt", "completion") if config.need & Need.DEMONSTRATIONS else ("prompt",)
+    required = required_columns(config.need)
     names = {"train": config.data.train}
     if config.data.validation is not None:
         names["validation"] = config.data.validation
     refuse_files_elsewhere(config, {part: name for part, name in names.items() if part not in given.rows})
-    found: dict[str, list[rows.Row]] = {}
+    found: dict[str, Sequence[rows.Row]] = {}
     findings: list[Finding] = []
     for part, name in names.items():
         held_out = part == "validation"
@@ -55,8 +57,10 @@ def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
                 found[part] = rows.read(find(config, name), config.data.columns, required, held_out=held_out)
         except DataError as error:
             findings += error.findings
+    mixed, faults = _mixed_rows(config)
+    findings += faults
     if not findings and config.need & Need.ROLLOUTS:
-        findings = [finding for part in found.values() for finding in _missing_columns(config, part)]
+        findings = [finding for part in found.values() for finding in missing_columns(config, part)]
     if findings:
         raise DataError(findings)
     return RowSets(
@@ -65,8 +69,38 @@ def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
         fingerprints={
             part: hashlib.sha256(given.rows[part]).hexdigest() if part in given.rows else fingerprint(config, name)
             for part, name in names.items()
-        },
+        }
+        | {f"mix[{n}]": fingerprint(config, part.spec.data) for n, part in enumerate(config.mix)},
+        mixed=mixed,
     )
+
+
+def _mixed_rows(config: RunConfig) -> tuple[tuple[Sequence[rows.Row], ...], list[Finding]]:
+    """The rows of each part of `mix`, and the faults in their files."""
+    found: list[Sequence[rows.Row]] = []
+    findings: list[Finding] = []
+    refuse_files_elsewhere(config, {f"mix[{n}].data": part.spec.data for n, part in enumerate(config.mix)})
+    for part in config.mix:
+        try:
+            found.append(rows.read(find(config, part.spec.data), part.spec.columns, required_columns(part.need)))
+        except DataError as error:
+            findings += error.findings
+    return tuple(found), findings
+
+
+def required_columns(need: Need) -> tuple[str, ...]:
+    """Our names of the columns that every row must have."""
+    if need & Need.PAIRS:
+        return preferences.PAIR
+    if need & Need.LABELS:
+        return preferences.LABELLED
+    return ("prompt", "completion") if need & Need.DEMONSTRATIONS else ("prompt",)
+
+
+def evaluation_interval(config: RunConfig, rows: int) -> int:
+    """Steps between evaluations; of `epoch`, those that the training rows last for."""
+    every = config.eval.every
+    return every if isinstance(every, int) else -(-rows // config.train.prompts_per_step)
 
 
 def find(config: RunConfig, name: str) -> str:
@@ -105,20 +139,24 @@ def fingerprint(config: RunConfig, name: str) -> str:
     if name in builtin.NAMES:
         made = [repr(list(builtin.addition(held_out=part))) for part in (False, True)]
         return hashlib.sha256("".join(made).encode()).hexdigest()
+    if name.startswith(files.HUB):
+        return files.fingerprint(name)
     with Path(find(config, name)).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _missing_columns(config: RunConfig, found: list[rows.Row]) -> list[Finding]:
+def missing_columns(config: RunConfig, found: Sequence[rows.Row]) -> list[Finding]:
     """For every column that a reward reads, the first row that lacks it."""
     findings = []
     for spec in config.rewards:
-        for column in rules.columns_of(rules.make(spec.name, spec.options)) if spec.name in rules.RULES else ():
-            row = next((r for r in found if column not in r.values), None)
-            if row is not None:
-                what = f"no column `{column}`, which reward {spec.name} reads; found {', '.join(map(repr, row.values))}"
+        is_rule = spec.model is None and spec.name in rules.RULES
+        for column in rules.columns_of(rules.make(spec.name, spec.options)) if is_rule else ():
+            place = rows.first_without(found, column)
+            if place is not None:
+                there = next(row.values for row in found if row.place == place)
+                what = f"no column `{column}`, which reward {spec.name} reads; found {', '.join(map(repr, there))}"
                 hint = f"name the column that holds it: data.columns: {{{column}: ...}}"
-                findings.append(Finding(place=row.place, what=what, hint=hint))
+                findings.append(Finding(place=place, what=what, hint=hint))
     return findings
 
 
@@ -133,6 +171,7 @@ def scorer_of(config: RunConfig, given: Given = NOTHING) -> Scorer | None:
     elsewhere = any(
         (s.name not in rules.RULES and s.name not in given.rewards) or s.name in rules.RUNS_ELSEWHERE
         for s in config.rewards
+        if s.model is None
     )
     paths = [str(config.folder.resolve()), str(Path.cwd())]
     pool = Pool(max(1, min(4, available_cores() - 1)), paths=paths) if elsewhere else None

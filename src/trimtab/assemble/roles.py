@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.assemble.numerics import Numerics
 from trimtab.config import RunConfig
-from trimtab.errors import StorageError
+from trimtab.errors import ModelError, StorageError
 from trimtab.kernels.sampling import key
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.run_directory import RunDirectory
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trimtab.models.precision import Precision
     from trimtab.models.reference import Reference
     from trimtab.models.roles import InProcessModels
+    from trimtab.models.scoring import ScoringModels
     from trimtab.models.value import Critic
 
 
@@ -27,10 +28,17 @@ def load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -
     With an adapter it is always `policy.model`: a checkpoint holds the adapter alone.
     """
     from trimtab.models import policy as policies
+    from trimtab.models import scoring
 
+    load = scoring.load if config.need & Need.SCORES else policies.load
+    if not config.need & Need.SCORES and scoring.is_reward_model(config.policy.model):
+        raise ModelError(
+            f"policy.model: {config.policy.model} is a reward model, which writes nothing; name the model that it was "
+            "trained from, and this one in rewards: [{model: ...}]"
+        )
     if start is not None and config.policy.lora is None:
-        return policies.load(str(directory.checkpoints / str(start) / "policy"), seed=0)
-    return policies.load(config.policy.model, seed=key(config.train.seed, "policy"))
+        return load(str(directory.checkpoints / str(start) / "policy"), seed=0)
+    return load(config.policy.model, seed=key(config.train.seed, "policy"))
 
 
 def roles_of(
@@ -42,8 +50,8 @@ def roles_of(
     start: int | None,
     *,
     ranks: int = 1,
-) -> InProcessModels:
-    """Policy, critic and reference on their device.
+) -> InProcessModels | ScoringModels:
+    """Policy, critic and reference on their device; or the reward model that is trained in the policy's place.
 
     Raises:
         UserError: a precision that the device has not, or a model that cannot do what is asked.
@@ -54,6 +62,8 @@ def roles_of(
 
     precision = precisions.of_policy(config.policy)
     precisions.refuse_what_the_device_lacks(precision, numerics.device)
+    if config.need & Need.SCORES:
+        return _reward_model(config, loaded, precision, numerics)
     precision.cast(loaded.model).to(numerics.device)
     critic = _critic(config, loaded.model, precision, numerics) if config.need & Need.VALUES else None
     own = None
@@ -73,6 +83,28 @@ def roles_of(
     if config.need & Need.REFERENCE:
         models.reference = _reference(config, models, own, ranks)
     return models
+
+
+def checkpoint_bytes(models: InProcessModels | ScoringModels) -> float:
+    """Of one checkpoint: trained weights, both moments, and the float32 copies of weights of two bytes."""
+    return float(sum(p.numel() * (12 if p.element_size() == 4 else 14) for p in models.named_parameters().values()))
+
+
+def _reward_model(config: RunConfig, loaded: LoadedModel, precision: Precision, numerics: Numerics) -> ScoringModels:
+    """The adapter's base is known by its weights before the head is made float32 again."""
+    from trimtab.models import scoring
+
+    head = loaded.model.score.weight.detach().clone()
+    model = precision.cast(loaded.model).to(numerics.device)
+    adapter = _adapter(config, model, task=scoring.TASK) if config.policy.lora is not None else None
+    scoring.keep_head(model, head)
+    return scoring.ScoringModels(
+        model=model,
+        tokenizer=loaded.tokenizer,
+        precision=precision,
+        adapter=adapter,
+        gradient_checkpointing=config.policy.gradient_checkpointing,
+    )
 
 
 def remarks(config: RunConfig, device: str, ranks: int = 1) -> list[str]:
@@ -113,6 +145,7 @@ def _is_adapter_off(config: RunConfig) -> bool:
 
 def _critic(config: RunConfig, policy: Any, precision: Precision, numerics: Numerics) -> Critic:
     from trimtab.models import policy as policies
+    from trimtab.models import scoring
     from trimtab.models.value import Critic
 
     named = config.value.model
@@ -121,7 +154,8 @@ def _critic(config: RunConfig, policy: Any, precision: Precision, numerics: Nume
     elif named is None:
         critic = Critic.own(policy)
     else:
-        critic = Critic.own(precision.cast(policies.load(named, seed=0, key="value.model").model))
+        load = scoring.load if scoring.is_reward_model(named, "value.model") else policies.load
+        critic = Critic.own(precision.cast(load(named, seed=0, key="value.model").model))
     critic.to(numerics.device)
     return critic
 
@@ -143,7 +177,7 @@ def _reference_model(
     return policies.load(str(directory.checkpoints / "0" / "policy"), seed=0, key="reference.model").model
 
 
-def _adapter(config: RunConfig, model: Any) -> Adapter:
+def _adapter(config: RunConfig, model: Any, *, task: str = "CAUSAL_LM") -> Adapter:
     from trimtab.models import lora
     from trimtab.models import policy as policies
 
@@ -154,7 +188,7 @@ def _adapter(config: RunConfig, model: Any) -> Adapter:
         dtype=config.policy.dtype,
         fingerprint=lora.fingerprint(model),
     )
-    return lora.Adapter(model, config.policy.lora, base=base, seed=key(config.train.seed, "adapter"))
+    return lora.Adapter(model, config.policy.lora, base=base, seed=key(config.train.seed, "adapter"), task=task)
 
 
 def _reference(config: RunConfig, models: InProcessModels, own: Any, ranks: int) -> Reference:

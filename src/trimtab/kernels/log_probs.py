@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from trimtab.algorithms.math import divergences
+
 CHUNK_ELEMENTS = 1 << 24
 """Most logits alive at once in one chunk: 64 MB in float32."""
 
@@ -54,3 +56,29 @@ def token_log_probs(
         else:
             parts.append(one_chunk(states, wanted))
     return torch.cat([p for p, _ in parts]), torch.cat([e for _, e in parts])
+
+
+@torch.no_grad()
+def js_divergence(
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    other_hidden: Tensor,
+    other_head: Callable[[Tensor], Tensor],
+    *,
+    vocabulary: int,
+) -> Tensor:
+    """Jensen-Shannon divergence of two models' next-token distributions, exact over the vocabulary.
+
+    Args:
+        hidden, other_hidden: [n, d], [n, d'], the states that predict the same tokens.
+        head, other_head: hidden [m, d] -> logits [m, V].
+        vocabulary: V, to size the chunks.
+    Returns:
+        [n] nats, from 0 to ln 2, float32. Only the logits of a chunk are alive at once.
+    """
+    rows = max(1, CHUNK_ELEMENTS // vocabulary)
+    parts = [
+        divergences(head(hidden[at : at + rows]).float(), other_head(other_hidden[at : at + rows]).float())["js"]
+        for at in range(0, hidden.shape[0], rows)
+    ]
+    return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=torch.float32)

@@ -54,8 +54,8 @@ class Base:
 class Adapter:
     """The adapter in a model, in place: the model stays the transformers object that it was."""
 
-    def __init__(self, model: Any, settings: Lora, *, base: Base, seed: int) -> None:
-        """Put an adapter into `model` and freeze all else of it.
+    def __init__(self, model: Any, settings: Lora, *, base: Base, seed: int, task: str = "CAUSAL_LM") -> None:
+        """Put an adapter into `model` and freeze all else of it; `task` is peft's name of what the model is for.
 
         Raises:
             ModelError: a name in target_modules is that of no layer, or peft cannot adapt one.
@@ -71,7 +71,7 @@ class Adapter:
             lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft only divides it by the rank
             lora_dropout=settings.dropout,
             target_modules="all-linear" if wanted == "auto" else list(wanted),
-            task_type="CAUSAL_LM",
+            task_type=task,
         )
         try:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -163,8 +163,12 @@ def write_merged(directory: Path, to: Path) -> None:
         ModelError: the base is not there, or has other weights now.
     """
     from trimtab.models import policy as policies
+    from trimtab.models import scoring
     from trimtab.models.precision import DTYPES
 
+    if scoring.is_reward_model(str(directory)):
+        scoring.write_merged(directory, to)
+        return
     loaded = policies.load(str(directory), seed=0)
     to.mkdir(parents=True, exist_ok=True)
     loaded.model.to(DTYPES[Base.of(directory).dtype]).save_pretrained(str(to))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import ModelError
+from trimtab.kernels.log_probs import js_divergence
 from trimtab.models import policy as policies
 from trimtab.models.precision import Precision
 from trimtab.types import Batch
@@ -140,16 +141,43 @@ class Reference:
                 found[row, : len(kept)] = kept.to(found.device)
         return found
 
+    @torch.no_grad()
+    def js(self, batch: Batch, hidden: Tensor, head: policies.Head, *, vocabulary: int) -> Tensor:
+        """Jensen-Shannon divergence of another model from the reference at temperature 1.
+
+        Args:
+            batch: the rows.
+            hidden: [B, S, d] of the other model's trunk.
+            head: hidden [n, d] -> logits [n, V] of the other model.
+        Returns:
+            [B, T] float32 nats, 0 where the loss does not count.
+        """
+        self._fetch()
+        mask = batch.loss_mask
+
+        def own_head(states: Tensor) -> Tensor:
+            with self._around(), self.precision.passes(self.device):
+                return self._head(states)
+
+        with self._around(), self.precision.passes(self.device):
+            own = policies.completion_states(policies.hidden_states(self.model, batch.tokens), batch)[mask]
+        states = policies.completion_states(hidden, batch)[mask]
+        found = js_divergence(states, head, own, own_head, vocabulary=vocabulary)
+        return found.new_zeros(mask.shape).masked_scatter(mask, found)
+
     def rest(self) -> None:
         """The weights are not needed for a while: a policy's pass with gradient begins."""
         if self.is_offloaded and self._is_there:
             self.model.to("cpu")
             self._is_there = False
 
-    def _computed(self, batch: Batch, vocabulary: int, temperature: float) -> Tensor:
+    def _fetch(self) -> None:
         if not self._is_there:
             self.model.to(self.device)
             self._is_there = True
+
+    def _computed(self, batch: Batch, vocabulary: int, temperature: float) -> Tensor:
+        self._fetch()
         with self._around(), self.precision.passes(self.device):
             found, _ = policies.log_probs_and_entropy(
                 policies.hidden_states(self.model, batch.tokens),

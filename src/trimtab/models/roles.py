@@ -17,6 +17,7 @@ from trimtab.models.lora import Adapter
 from trimtab.models.precision import Precision
 from trimtab.models.reference import Reference
 from trimtab.models.value import Critic, bootstrap_of, values_of
+from trimtab.models.weights import faults_of, sum_of
 from trimtab.types import Batch, Frozen, Need, Policy
 
 READ = Need.DEMONSTRATIONS | Need.PAIRS | Need.LABELS
@@ -141,6 +142,24 @@ class InProcessModels:
             entropy_with_gradient=entropy_with_gradient,
         )
 
+    @torch.no_grad()
+    def js(self, batch: Batch) -> Tensor:
+        """[B, T] nats: Jensen-Shannon divergence of the policy from the reference, exact over the vocabulary.
+
+        Raises:
+            ValueError: there is no reference.
+        """
+        if self.reference is None:
+            raise ValueError("there is no reference to compare the policy with")
+
+        def head(hidden: Tensor) -> Tensor:
+            with self.passes():
+                return self._head(hidden)
+
+        with self.passes():
+            hidden = policies.hidden_states(self.model, batch.tokens)
+        return self.reference.js(batch, hidden, head, vocabulary=self._vocabulary)
+
     def parameters(self) -> Mapping[str, list[nn.Parameter]]:
         roles = {"policy": _trained(self.model.parameters())}
         if self.critic is not None:
@@ -155,11 +174,7 @@ class InProcessModels:
         return found
 
     def weights_sum(self) -> str:
-        total = 0
-        for parameter in self.named_parameters().values():
-            width = torch.int32 if parameter.element_size() == 4 else torch.int16
-            total += int(parameter.detach().contiguous().view(width).sum(dtype=torch.int64))
-        return f"{total & ((1 << 64) - 1):016x}"
+        return sum_of(self.named_parameters().values())
 
     def save(self, directory: Path) -> None:
         self.save_policy(directory / "policy")
@@ -211,7 +226,6 @@ def _put(model: Any, directory: Path) -> None:
     stored, told = type(model).from_pretrained(
         directory, dtype=model.dtype, use_safetensors=True, output_loading_info=True
     )
-    faults = {kind: sorted(told[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if told[kind]}
-    if faults:
+    if faults := faults_of(told):
         raise ValueError(f"{directory}: the weights do not fit the model: {faults}")
     model.load_state_dict(stored.state_dict())

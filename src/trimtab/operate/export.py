@@ -90,9 +90,10 @@ def _write_weights(source: Path, scratch: Path, dtype: str | None) -> str:
     """Read, merged if it is an adapter, and saved in another precision."""
     import torch
 
-    from trimtab.models import adapters, loading
+    from trimtab.models import adapters, loading, scoring
 
-    loaded = loading.load(str(source), seed=0, key="export")
+    load = scoring.load if scoring.is_reward_model(str(source), "export") else loading.load
+    loaded = load(str(source), seed=0, key="export")
     recorded = adapters.recorded_base(source)
     wanted = dtype or (recorded.dtype if recorded else "float32")
     model = loaded.model.to(getattr(torch, wanted))

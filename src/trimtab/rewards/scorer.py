@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trimtab.errors import RewardError
+from trimtab.errors import RewardError, TrimtabError
 from trimtab.rewards import rules
 from trimtab.rewards.pool import Call, Outcome, Pool
 from trimtab.rewards.settings import RewardSpec
@@ -23,10 +23,13 @@ class Judged:
     failed: list[bool]
     """The function failed on the row, so its value is not an abstention."""
     errors: int
+    reason: str = ""
+    """Of the first error."""
 
 
 class Scorer:
-    """Calls the reward functions of a run. Rules run here; functions of users run in the pool, all at the same time.
+    """Calls the reward functions of a run. Rules and reward models run here; functions of users run in the pool, all at
+    the same time.
 
     A function's None is an abstention: the other functions decide, and a row on which all abstain has no reward.
     """
@@ -41,8 +44,10 @@ class Scorer:
         self._rules = {
             place: rules.make(spec.name, spec.options)
             for place, spec in enumerate(specs)
-            if spec.name in rules.RULES and spec.name not in rules.RUNS_ELSEWHERE
+            if spec.model is None and spec.name in rules.RULES and spec.name not in rules.RUNS_ELSEWHERE
         }
+        self.models: dict[int, Callable[[Sequence[Rollout]], list[float]]] = {}
+        """Of each spec with a `model`, by its place; put in once the run's device is known."""
         self._functions = dict(functions or {})
         """Objects given from Python, by the spec's name; they run in this process."""
 
@@ -79,33 +84,44 @@ class Scorer:
         """
         if not rollouts:
             return []
+        judged = self.judge(rollouts)
+        self.errors = sum(j.errors for j in judged)
+        return [self.combine(rollout, row, judged) for row, rollout in enumerate(rollouts)]
+
+    def judge(self, rollouts: Sequence[Rollout]) -> list[Judged]:
+        """Each function's values, in the order of the functions.
+
+        Raises:
+            RewardError: a function failed and its `on_error` is `stop`.
+        """
         prompts = [r.prompt.text for r in rollouts]
         completions = [r.text for r in rollouts]
         columns = _columns(rollouts)
-        judged = self._judge_all(prompts, completions, columns)
-        self.errors = sum(j.errors for j in judged)
-        return [self._combine(rollout, row, judged) for row, rollout in enumerate(rollouts)]
-
-    def _judge_all(self, prompts: list[str], completions: list[str], columns: dict[str, list[Any]]) -> list[Judged]:
         elsewhere = [p for p in range(len(self.specs)) if not self._is_local(p)]
         calls = [self._call(p, prompts, completions, columns) for p in elsewhere]
         outcomes = dict(zip(elsewhere, self._pool().run(calls) if calls else [], strict=True))
         found = []
         for place, spec in enumerate(self.specs):
-            outcome = outcomes.get(place) or self._call_here(place, prompts, completions, columns)
+            outcome = outcomes.get(place) or self._call_here(place, rollouts, prompts, completions, columns)
             if outcome.values is not None:
                 found.append(Judged(values=list(outcome.values), failed=[False] * len(prompts), errors=0))
             elif spec.on_error == "stop":
                 raise RewardError(
-                    f"rewards: {spec.name}: {outcome.error} (batch of {len(prompts)} completions); "
-                    "mend the function, or set on_error to skip or penalty"
+                    f"rewards: {spec.model or spec.name}: {outcome.error} (batch of {len(prompts)} completions); "
+                    f"mend the {'model' if spec.model else 'function'}, or set on_error to skip or penalty"
                 ) from outcome.cause
             else:
-                found.append(self._one_by_one(place, prompts, completions, columns))
+                alone = self._one_by_one(place, rollouts, prompts, completions, columns)
+                found.append(replace(alone, reason=outcome.error or ""))
         return found
 
     def _one_by_one(
-        self, place: int, prompts: list[str], completions: list[str], columns: dict[str, list[Any]]
+        self,
+        place: int,
+        rollouts: Sequence[Rollout],
+        prompts: list[str],
+        completions: list[str],
+        columns: dict[str, list[Any]],
     ) -> Judged:
         """After a failed batch: each completion alone, so that one bad completion spoils only itself."""
         spec = self.specs[place]
@@ -114,7 +130,7 @@ class Scorer:
             for i in range(len(prompts))
         ]
         if self._is_local(place):
-            outcomes = [self._call_here(place, *one) for one in single]
+            outcomes = [self._call_here(place, rollouts[i : i + 1], *one) for i, one in enumerate(single)]
         else:
             outcomes = self._pool().run([self._call(place, *one) for one in single])
         values = [o.values[0] if o.values is not None else None for o in outcomes]
@@ -124,7 +140,8 @@ class Scorer:
             return Judged(values=values, failed=[False] * len(values), errors=1 + sum(failed))
         return Judged(values=values, failed=failed, errors=1 + sum(failed))
 
-    def _combine(self, rollout: Rollout, row: int, judged: list[Judged]) -> Scored:
+    def combine(self, rollout: Rollout, row: int, judged: Sequence[Judged]) -> Scored:
+        """The weighted sum of what the functions said of one row."""
         parts = tuple(j.values[row] for j in judged)
         given = [(spec.weight, part) for spec, part in zip(self.specs, parts, strict=True) if part is not None]
         is_scored = bool(given) and not any(j.failed[row] for j in judged)
@@ -132,11 +149,19 @@ class Scorer:
         return Scored(rollout=rollout, reward=reward, parts=parts, is_scored=is_scored)
 
     def _is_local(self, place: int) -> bool:
-        return place in self._rules or self.specs[place].name in self._functions
+        spec = self.specs[place]
+        return spec.model is not None or place in self._rules or spec.name in self._functions
 
     def _call_here(
-        self, place: int, prompts: list[str], completions: list[str], columns: dict[str, list[Any]]
+        self,
+        place: int,
+        rollouts: Sequence[Rollout],
+        prompts: list[str],
+        completions: list[str],
+        columns: dict[str, list[Any]],
     ) -> Outcome:
+        if self.specs[place].model is not None:
+            return self._ask_model(place, rollouts)
         function = self._rules.get(place)
         if function is None:  # it may alter what it is given, which in a worker would be a copy too
             function = self._functions[self.specs[place].name]
@@ -146,6 +171,13 @@ class Scorer:
             return Outcome(values=plain_values(found, len(completions)))
         except Exception as error:
             return Outcome(error=f"{type(error).__name__}: {error}", cause=error)
+
+    def _ask_model(self, place: int, rollouts: Sequence[Rollout]) -> Outcome:
+        try:
+            return Outcome(values=plain_values(self.models[place](rollouts), len(rollouts)))
+        except Exception as error:
+            said = str(error) if isinstance(error, ValueError | TrimtabError) else f"{type(error).__name__}: {error}"
+            return Outcome(error=said, cause=error)
 
     def _call(
         self,
