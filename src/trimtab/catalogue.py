@@ -21,23 +21,51 @@ loss/value                   | loss    | critic's term before its coefficient
 loss/entropy                 | nats    | entropy term before its (negative) coefficient
 loss/kl                      | nats    | KL term before its coefficient
 loss/nll                     | nats    | negative log-likelihood of demonstrated tokens
+loss/preference              | loss    | preference term, mean over pairs (kto: over rows)
+loss/center                  | loss    | squared sum of a pair's scores (preference.center)
 loss/total                   | loss    | sum of coefficient times term
+loss/mix/*                   | loss    | term of a part that `mix` adds, by algorithm and term, before its weight
 coefficient/*                | 1       | the coefficient that a term entered the loss with
 learning_rate                | 1       | of the policy, in the step's last update
 grad_norm/total              | 1       | gradient norm over all trained weights before clipping, mean over the updates
-grad_norm/value              | 1       | of the critic's own weights, before clipping
+grad_norm/critic             | 1       | of the critic's own weights, before clipping
+grad_norm/policy             | 1       | gradient norm of the policy term alone, coefficient included, on a sample of tokens
+grad_norm/value              | 1       | likewise of the critic's term
+grad_norm/entropy            | 1       | likewise of the entropy term
+grad_norm/kl                 | 1       | likewise of the KL term
+grad_norm/nll                | 1       | likewise of the likelihood term
+grad_norm/preference         | 1       | likewise of the preference term
+grad_norm/center             | 1       | likewise of the term that centres scores
 kl/reference                 | nats    | mean over tokens of k3 of the policy against the reference
 kl/update                    | nats    | mean over probe tokens of k3, before the first to after the last update of the step
-ratio/mean                   | ratio   | mean over tokens and updates of exp(log_probs - old_log_probs)
-ratio/max                    | ratio   | largest token ratio in an update
-ratio/min                    | ratio   | smallest token ratio in an update
+kl/controlled                | nats    | KL that the controller of kl.coef went by, per kl.unit
+ratio/mean                   | ratio   | mean over tokens and updates of the ratio that the loss bounds (token's, segment's, sequence's)
+ratio/max                    | ratio   | largest such ratio in an update
+ratio/min                    | ratio   | smallest such ratio in an update
 update/ratio_max             | ratio   | largest token ratio after the step's last update, on the probe tokens
 updates/count                | updates | optimiser steps taken in the step
 updates/skipped              | updates | not applied: empty, or a loss or gradient was not finite
 updates/non_finite           | updates | of those, because a loss or gradient was not finite
+updates/overflow             | updates | skipped because float16 gradients overflowed; the loss scale is halved
+loss_scale                   | 1       | what float16 losses are multiplied by before the backward pass, after the step's last update
+updates/stopped              | updates | left out because the policy had moved further than kl.limit.warn (kl.stop_epochs)
 clip_fraction/low            | ratio   | share of tokens with a negative advantage whose ratio fell under the clip
 clip_fraction/high           | ratio   | share of tokens with a positive advantage whose ratio rose over the clip
 clip_fraction/dual           | ratio   | share of tokens bounded by the dual clip
+segment/length               | tokens  | mean length of a segment (gspo_segment)
+cispo/weight                 | ratio   | mean over tokens of the bounded importance weight
+sapo/gate                    | ratio   | mean over tokens of the share of the gradient that the gate lets through
+covariance/picked            | ratio   | share of tokens picked for a high covariance (clip_cov, kl_cov)
+preference/accuracy          | ratio   | share of pairs whose chosen side has the higher implicit reward, a tie is wrong; kto: of rows on their side of z0
+preference/margin            | reward  | mean implicit reward (reward model: score) of the chosen less that of the rejected side
+preference/probability       | ratio   | mean probability that the implicit rewards give to the choice
+reward_model/accuracy        | ratio   | share of pairs whose chosen side has the higher score; a tie counts half
+kto/desirable_reward         | reward  | mean implicit reward of desirable rows
+kto/undesirable_reward       | reward  | mean implicit reward of undesirable rows
+kto/desirable_share          | ratio   | share of rows that are desirable
+kto/z0                       | nats    | log-ratio of mismatched completions, at least 0: how far the policy has moved as a whole
+ess                          | ratio   | effective sample size of the mismatch weights over tokens, as a share
+mismatch/masked              | ratio   | share of tokens with a mismatch weight of 0
 entropy                      | nats    | mean over tokens of the next-token entropy at the sampling temperature
 reward/mean                  | reward  | mean over scored completions
 reward/std                   | reward  | standard deviation over scored completions
@@ -46,6 +74,7 @@ reward/max                   | reward  | largest reward
 reward/unscored              | ratio   | share of completions without a reward
 reward/errors                | calls   | reward functions' calls that raised, timed out or gave no number
 reward/zero_spread_groups    | ratio   | share of groups whose rewards are all equal
+reward/overlong              | reward  | mean over scored completions of the punishment for length
 reward/*                     | reward  | mean of one reward function over the completions that it judged
 rollout/distinct_share       | ratio   | mean over groups of distinct completions by completions
 rollout/trainer_mismatch     | nats    | mean over tokens of |old_log_probs - rollout_log_probs|
@@ -58,13 +87,32 @@ length/p95                   | tokens  | 95th percentile of completions
 length/max                   | tokens  | longest completion
 length/truncated             | ratio   | share of completions cut by the length limit
 staleness                    | steps   | largest age of the weights that sampled a token of the batch
+sampling/accepted            | ratio   | share of the groups sampled in the step whose rewards have a spread
+sampling/refills             | rounds  | rounds of sampling beyond the first, to find groups with a spread
+sampling/kept                | groups  | groups with a spread that the step trains on; 0: the rewards gave no signal
+sampling/surplus             | groups  | groups with a spread that wait for the next step
+sampling/stale               | groups  | groups that waited, left out since they were older than one step or undone
 data/epoch                   | epochs  | passes over the prompts begun
+data/prompts                 | prompts | drawn since the start, whether the step trained on them or not
 eval/reward/mean             | reward  | mean reward on the validation prompts, greedy
 eval/reward/*                | reward  | mean of one reward function on the validation prompts
 eval/length/mean             | tokens  | completions on the validation prompts
 eval/length/truncated        | ratio   | share of validation completions cut by the length limit
-eval/loss/nll                | nats    | negative log-likelihood of demonstrated validation tokens
-eval/count                   | prompts | validation prompts judged
+eval/loss/nll                | nats    | negative log-likelihood of demonstrated (of a pair: the chosen) validation tokens
+eval/loss/preference         | loss    | preference term on the validation rows, which count as one update
+eval/loss/center             | loss    | likewise the term that centres scores
+eval/loss/total              | loss    | sum of coefficient times term on the validation rows
+eval/preference/accuracy     | ratio   | share of validation pairs whose chosen side has the higher implicit reward; a tie is wrong
+eval/preference/margin       | reward  | mean implicit reward of the chosen less that of the rejected side
+eval/preference/probability  | ratio   | mean probability that the implicit rewards give to the choice
+eval/preference/js           | nats    | mean over validation tokens of the exact Jensen-Shannon divergence of policy and reference
+eval/reward_model/accuracy   | ratio   | share of validation pairs whose chosen side has the higher score; a tie counts half
+eval/reward_model/auc        | ratio   | how often any chosen validation score is above any rejected one
+eval/kto/desirable_reward    | reward  | mean implicit reward of desirable validation rows
+eval/kto/undesirable_reward  | reward  | mean implicit reward of undesirable validation rows
+eval/kto/desirable_share     | ratio   | share of the validation rows that are desirable
+eval/kto/z0                  | nats    | log-ratio of mismatched validation completions, at least 0
+eval/count                   | prompts | validation prompts (rows, pairs) judged
 throughput/rollout_tokens_per_second | tokens/s | sampled tokens by the time of sampling
 throughput/train_tokens_per_second   | tokens/s | tokens of prompt and completion by the time of the updates
 time/step                    | seconds | the whole step
@@ -74,6 +122,7 @@ time/freeze                  | seconds | passes without gradient (old, reference
 time/forward                 | seconds | forward passes with gradient
 time/backward                | seconds | backward passes
 time/optimizer               | seconds | clipping and optimiser
+time/term_norms              | seconds | gradient norms of single terms on a sample
 time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
@@ -93,7 +142,7 @@ def is_better_lower(name: str) -> bool:
     >>> is_better_lower("eval/loss/nll"), is_better_lower("eval/reward/mean")
     (True, False)
     """
-    return "/loss/" in name or name.endswith(("/truncated", "length/mean"))
+    return "/loss/" in name or name.endswith(("/truncated", "length/mean", "/js"))
 
 
 def find(name: str) -> Metric:
@@ -107,7 +156,8 @@ def find(name: str) -> Metric:
     """
     if name in METRICS:
         return METRICS[name]
-    family = name.rsplit("/", 1)[0] + "/*"
-    if family in METRICS:
-        return METRICS[family]
+    parts = name.split("/")
+    for length in range(len(parts) - 1, 0, -1):  # the nearest family around it
+        if (family := "/".join([*parts[:length], "*"])) in METRICS:
+            return METRICS[family]
     raise TrimtabError(f"metric {name!r} is not in the catalogue; add it there (name, unit, help)")

@@ -310,6 +310,8 @@ class Term:
     coefficient: float = 1.0
     norm_length: int | None = None
     """The constant length of `seq-mean-token-sum-norm`."""
+    count_dead_rows: bool = False
+    """Count rows without a counted place in the means over rows."""
 
 
 Terms = dict[str, Term]
@@ -336,6 +338,8 @@ class Sample:
     reward_parts: Mapping[str, float | None]
     is_truncated: bool
     answer: str | None = None
+    label: str | None = None
+    """What the data says of a completion that was read: chosen, rejected, desirable, undesirable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

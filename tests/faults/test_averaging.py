@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.runs import small
 from tests.unit.train import learning
 from trimtab import algorithms, assemble
 from trimtab import config as configs
-from trimtab.algorithms.math import AGGREGATIONS
+from trimtab.algorithms.base import Aggregation
 from trimtab.data import collate
 from trimtab.data.order import Order
 from trimtab.data.prompts import Demonstration
@@ -28,7 +29,7 @@ from trimtab.types import Need, Prompt, Rollout, Scored
 
 
 # ------------------------------------------------------------------------------------------------------ the divisor
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_rows_that_are_masked_out_are_neither_in_the_sum_nor_in_its_divisor(aggregation):
     grpo = algorithms.load("grpo")
     config = with_value(grpo.config(), "policy", "aggregation", aggregation)

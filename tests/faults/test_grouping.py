@@ -8,7 +8,7 @@ import torch
 from tests.unit.train import learning
 from trimtab import algorithms
 from trimtab import config as configs
-from trimtab.algorithms.math import group_advantages
+from trimtab.algorithms.credit import group_advantages
 from trimtab.data import collate
 from trimtab.data.order import Order
 from trimtab.data.prompts import Limits, prompts

@@ -7,7 +7,7 @@ import torch
 
 from tests.unit.train import learning
 from trimtab import algorithms
-from trimtab.algorithms import math
+from trimtab.algorithms import credit, math
 from trimtab.testing.algorithms import rich_config, with_value
 from trimtab.train import figures
 
@@ -77,9 +77,9 @@ def test_a_reward_that_is_no_number_is_not_applied(name, value):
 
 def test_the_reward_of_a_row_that_ends_in_masked_tokens_reaches_its_last_counted_one_undecayed():
     mask = torch.tensor([[True, False, False], [True, False, True]])
-    rewards = math.terminal_rewards(torch.tensor([1.0, 1.0]), mask)
+    rewards = credit.terminal_rewards(torch.tensor([1.0, 1.0]), mask)
     assert rewards.tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
-    advantages, returns = math.gae(rewards, torch.zeros(2, 3), mask, gamma=0.5, lam=1.0)
+    advantages, returns = credit.gae(rewards, torch.zeros(2, 3), mask, gamma=0.5, lam=1.0)
     assert advantages.tolist() == [[1.0, 0.0, 0.0], [0.5, 0.0, 1.0]]
     assert returns.tolist() == advantages.tolist()
 

@@ -10,7 +10,7 @@ from tests.runs import small
 from tests.runs.small import Interrupted, interrupt_after
 from trimtab.data.order import Order
 from trimtab.data.prompts import Demonstration
-from trimtab.data.sources import DemonstrationSource
+from trimtab.data.sources import DEMONSTRATIONS, ReadingSource
 from trimtab.rollout.in_process import InProcessEngine
 from trimtab.types import Prompt
 
@@ -73,7 +73,8 @@ def reader(rank, ranks):
         Demonstration(prompt=Prompt(id=n, text="", tokens=(5,) * (n + 1)), completion=(7,) * (n + 1), text="")
         for n in range(10)
     ]
-    return DemonstrationSource(rows, Order(10, seed=0, shuffle=True), rows_per_step=4, rank=rank, ranks=ranks)
+    order = Order(10, seed=0, shuffle=True)
+    return ReadingSource(rows, order, DEMONSTRATIONS, rows_per_step=4, rank=rank, ranks=ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

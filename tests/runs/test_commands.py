@@ -135,7 +135,8 @@ TOY = """
 from dataclasses import dataclass, field
 
 from trimtab.algorithms.base import Advantages, Algorithm, Need, Shared, require, shared_terms, term
-from trimtab.algorithms.math import group_advantages, per_token
+from trimtab.algorithms.credit import group_advantages
+from trimtab.algorithms.math import per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

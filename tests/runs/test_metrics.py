@@ -8,6 +8,18 @@ MORE = """
 kl: {coef: 0.05}
 value: {clip_ratio: 0.2}
 """
+QUICK = ["data.validation=null", "train.minibatches=1"]
+OTHERS = {
+    "gspo_segment": [*QUICK, "mismatch.mode=truncate", "kl.coef=0.1", "kl.controller=adaptive", "kl.controller_target=1"],
+    "cispo": QUICK,
+    "sapo": QUICK,
+    "clip_cov": QUICK,
+    "sft": ["train.minibatches=1"],
+    "dpo": ["train.minibatches=1", "preference.nll_coef=0.1"],
+    "kto": ["train.minibatches=1"],
+    "reward_model": ["train.minibatches=1", "preference.center=0.1"],
+}
+"""What else must be set for what only these record."""
 ONLY_WITH_SEVERAL_PROCESSES = {"time/communication"}
 
 
@@ -22,9 +34,13 @@ def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path):
         tmp_path / "ppo",
         "policy.entropy_coef=0.01",
         "policy.dual_clip=3",
+        "sampling.dynamic.enabled=true",
+        "sampling.overlong.buffer=4",
     )
-    sft = small.train(small.write(tmp_path, "sft", steps=2), tmp_path / "sft")
-    found = recorded(ppo) | recorded(sft)
+    found = recorded(ppo)
+    for name, words in OTHERS.items():
+        path = small.write(tmp_path, name, steps=1)
+        found |= recorded(small.train(path, tmp_path / name, *words))
     for name in found:
         assert catalogue.find(name).unit
     families = {name for name in catalogue.METRICS if name.endswith("/*")}

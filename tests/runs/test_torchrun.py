@@ -24,38 +24,59 @@ optim: {{learning_rate: 3e-4}}
 train: {{max_steps: 2, prompts_per_step: 5, minibatches: 2, micro_batch_tokens: 200}}
 eval: {{every: 2, prompts: 7}}
 """
-ALGORITHMS = ("grpo", "ppo")
+ALGORITHMS = ("grpo", "ppo", "dapo")
+"""The last with dynamic sampling: the ranks must agree on the groups that are kept."""
+READING = ("dpo", "kto")
+"""Pairs stay whole on a rank; mismatched completions come from the rows of all ranks."""
 
 
 def train_by_torchrun(folder):
     """The journals and facts of both algorithms, trained under one torchrun with two processes."""
-    for name in ALGORITHMS:
+    names = (*ALGORITHMS, *READING)
+    for name in names:
         (folder / f"{name}.yaml").write_text(CONFIG.format(algorithm=name))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [str(Path(__file__).with_name("two_ranks.py")), *(str(folder / f"{name}.yaml") for name in ALGORITHMS)]
+    command += [str(Path(__file__).with_name("two_ranks.py")), *(str(folder / f"{name}.yaml") for name in names)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return {
         name: (journal.read(folder / name / "journal.jsonl"), json.loads((folder / name / "run.json").read_text()))
-        for name in ALGORITHMS
+        for name in names
     }
 
 
 def test_two_gloo_processes_make_the_steps_of_one(tmp_path):
     two_processes = train_by_torchrun(tmp_path)
-    for algorithm in ALGORITHMS:
+    for algorithm in (*ALGORITHMS, *READING):
         one = RunDirectory(tmp_path / f"{algorithm}-alone")
         train_in(configs.load(tmp_path / f"{algorithm}.yaml"), one, fresh=False)
-        compare(journal.read(one.journal), *two_processes[algorithm])
+        found = compare if algorithm in ALGORITHMS else compare_reading
+        found(journal.read(one.journal), *two_processes[algorithm])
+
+
+def compare_reading(one, two, facts):
+    """The rows of a step stand in another order, and are the same."""
+    assert facts["ranks"] == 2
+    assert len(one.steps()) == len(two.steps()) == 2
+    for a, b in zip(one.steps(), two.steps(), strict=True):
+        assert sorted(a["prompt_ids"]) == sorted(b["prompt_ids"])
+        assert sorted(a["completions"]) == sorted(b["completions"])
+        for name in [n for n in a["metrics"] if n.startswith(("loss/", "preference/", "kto/", "grad_norm/total"))]:
+            assert b["metrics"][name] == pytest.approx(a["metrics"][name], abs=1e-5), f"step {a['step']} {name}"
+    assert "loss/preference" in one.steps()[0]["metrics"]
+    for a, b in zip(one.evaluations(), two.evaluations(), strict=True):
+        assert b["metrics"] == pytest.approx(a["metrics"], abs=1e-5)
 
 
 def compare(one, two, facts):
     assert facts["ranks"] == 2
     assert len(one.steps()) == len(two.steps()) == 2
     for a, b in zip(one.steps(), two.steps(), strict=True):
-        assert sorted(a["prompt_ids"]) == sorted(b["prompt_ids"])
-        assert sorted(a["completions"]) == sorted(b["completions"])
+        assert a["prompt_ids"] == b["prompt_ids"]
+        assert a["completions"] == b["completions"]
+        for name in [n for n in a["metrics"] if n.startswith(("sampling/", "data/"))]:
+            assert b["metrics"][name] == a["metrics"][name], f"step {a['step']} {name}"
         for name in [n for n in a["metrics"] if n.startswith(("loss/", "grad_norm/", "entropy", "kl/"))]:
             assert b["metrics"][name] == pytest.approx(a["metrics"][name], abs=1e-5), f"step {a['step']} {name}"
         assert b["metrics"]["reward/mean"] == pytest.approx(a["metrics"]["reward/mean"], abs=1e-6)

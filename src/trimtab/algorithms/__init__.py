@@ -29,6 +29,17 @@ MODULES = {
     "sapo": "trimtab.algorithms.sapo:ALGORITHM",
     "clip_cov": "trimtab.algorithms.clip_cov:ALGORITHM",
     "kl_cov": "trimtab.algorithms.clip_cov:KL_COV",
+    "dpo": "trimtab.algorithms.dpo:ALGORITHM",
+    "cdpo": "trimtab.algorithms.dpo:CDPO",
+    "robust_dpo": "trimtab.algorithms.dpo:ROBUST_DPO",
+    "ipo": "trimtab.algorithms.ipo:ALGORITHM",
+    "hinge": "trimtab.algorithms.dpo:HINGE",
+    "dpo_norm": "trimtab.algorithms.dpo:DPO_NORM",
+    "simpo": "trimtab.algorithms.simpo:ALGORITHM",
+    "cpo": "trimtab.algorithms.cpo:ALGORITHM",
+    "orpo": "trimtab.algorithms.orpo:ALGORITHM",
+    "kto": "trimtab.algorithms.kto:ALGORITHM",
+    "reward_model": "trimtab.algorithms.reward_model:ALGORITHM",
     "sft": "trimtab.algorithms.sft:ALGORITHM",
 }
 """Every built-in name and where its `Algorithm` stands, written as an entry point."""

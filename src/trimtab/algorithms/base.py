@@ -62,6 +62,7 @@ __all__ = [
     "TokenClip",
     "chosen_nll",
     "clip_shares",
+    "discount_remark",
     "group_relative",
     "kl_target",
     "no_advantages",
@@ -114,6 +115,9 @@ class EntropyAndLoss:
     """c_e: how strongly a high entropy of the next token is rewarded."""
     aggregation: Aggregation = "token-mean"
     """How token losses become one number, over the whole update."""
+    count_dead_rows: bool = False
+    """Count completions without a counted token among the rows that a mean is over, as TRL does; the gradient is then
+    smaller by live / all rows."""
     norm_length: Annotated[int, Gt(0)] | None = None
     """Tokens, the constant of `seq-mean-token-sum-norm`; null: sampling.max_length."""
     log_ratio_clamp: Annotated[float, Gt(0)] | None = 20.0
@@ -203,6 +207,8 @@ class Group:
     """1 divides the variance by n - 1."""
     singleton: Literal["zero", "raw"] = "zero"
     """What a completion gets whose group has no other scored one."""
+    leave_out_masked: bool = False
+    """Leave completions without a counted token (cut ones, under `sampling.overlong.filter`) out of the baseline too."""
     combine: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
     """Several rewards: their weighted sum is compared, or each is compared by itself and the results are summed (GDPO)."""
 
@@ -269,7 +275,12 @@ def term(values: Tensor, config: Shared, *, coefficient: float = 1.0, over: Tens
     """A term that is averaged as `policy.aggregation` says."""
     loss = config.policy
     return Term(
-        values=values, aggregation=loss.aggregation, coefficient=coefficient, over=over, norm_length=loss.norm_length
+        values=values,
+        aggregation=loss.aggregation,
+        coefficient=coefficient,
+        over=over,
+        norm_length=loss.norm_length,
+        count_dead_rows=loss.count_dead_rows,
     )
 
 
@@ -334,6 +345,14 @@ def shared_terms(frozen: Frozen, policy: Policy, config: Shared) -> Terms:
     return terms
 
 
+def discount_remark(gamma: float) -> str | None:
+    """What a discount below 1 does to a reward that comes at the end."""
+    if gamma >= 1:
+        return None
+    half = round(0.6931 / (1 - gamma))
+    return f"advantage.gamma: {gamma} halves a final reward every {half} tokens; use 1.0 unless rewards are dense"
+
+
 def clip_shares(
     ratio: Tensor, advantages: Tensor, batch: Batch, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> dict[str, Sums]:
@@ -371,17 +390,19 @@ def group_relative(batch: Batch, frozen: Frozen, group: Group, shared: Shared) -
     penalty = reward_kl(batch, frozen, shared)
     if penalty is not None:
         rewards = rewards - penalty.sum(1)
-    settings = {
+    counted = batch.is_scored & batch.loss_mask.any(1) if group.leave_out_masked else batch.is_scored
+    settings: dict[str, Any] = {
         "baseline": group.baseline,
         "scale_by": group.scale_by,
         "ddof": group.ddof,
         "singleton": group.singleton,
+        "is_scored": counted,
     }
     if group.combine == "normalize_then_sum" and batch.reward_parts is not None and batch.reward_weights is not None:
         return credit.combined_group_advantages(
-            rewards, batch.reward_parts, batch.reward_weights, batch.group_ids, is_scored=batch.is_scored, **settings
+            rewards, batch.reward_parts, batch.reward_weights, batch.group_ids, **settings
         )
-    return credit.group_advantages(rewards, batch.group_ids, is_scored=batch.is_scored, **settings)
+    return credit.group_advantages(rewards, batch.group_ids, **settings)
 
 
 # ------------------------------------------------------------------------------------- parts of runs that only read

@@ -26,7 +26,12 @@ AGGREGATIONS = (
 
 # ---------------------------------------------------------------------------------------------------- aggregation
 def row_weights(
-    mask: Tensor, aggregation: str, *, group_ids: Tensor | None = None, norm_length: int | None = None
+    mask: Tensor,
+    aggregation: str,
+    *,
+    group_ids: Tensor | None = None,
+    norm_length: int | None = None,
+    count_dead_rows: bool = False,
 ) -> Tensor:
     """What one counted token of each row weighs in the loss.
 
@@ -39,6 +44,7 @@ def row_weights(
         aggregation: one of `AGGREGATIONS`.
         group_ids: [B] int64, for `prompt-mean`.
         norm_length: tokens, the constant of `seq-mean-token-sum-norm`.
+        count_dead_rows: rows without a counted token are part of the means over rows.
     Returns:
         [B] float64, 1 / tokens; all 0 if nothing counts.
     Raises:
@@ -54,18 +60,19 @@ def row_weights(
     """
     tokens = mask.sum(1).double()
     live = (tokens > 0).double()
+    rows = torch.ones_like(live).sum() if count_dead_rows else live.sum()
     if aggregation in ("token-mean", "pair-mean"):  # a pair's loss stands once, at its chosen row
         return live / tokens.sum().clamp_min(1)
     if aggregation == "token-sum":
         return live
     if aggregation == "seq-mean-token-mean":
-        return live / (tokens.clamp_min(1) * live.sum().clamp_min(1))
+        return live / (tokens.clamp_min(1) * rows.clamp_min(1))
     if aggregation == "seq-mean-token-sum":
-        return live / live.sum().clamp_min(1)
+        return live / rows.clamp_min(1)
     if aggregation == "seq-mean-token-sum-norm":
         if not norm_length:
             raise ValueError("seq-mean-token-sum-norm needs norm_length, a constant number of tokens")
-        return live / (live.sum().clamp_min(1) * norm_length)
+        return live / (rows.clamp_min(1) * norm_length)
     if aggregation == "prompt-mean":
         if group_ids is None:
             raise ValueError("prompt-mean needs group_ids")

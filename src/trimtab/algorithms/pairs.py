@@ -107,5 +107,7 @@ def auc(chosen: Tensor, rejected: Tensor) -> float:
     >>> auc(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0]))
     0.875
     """
-    above = (chosen[:, None] > rejected[None, :]).double() + 0.5 * (chosen[:, None] == rejected[None, :]).double()
-    return float(above.mean())
+    ordered = rejected.sort().values
+    below = torch.searchsorted(ordered, chosen, right=False).double()
+    not_above = torch.searchsorted(ordered, chosen, right=True).double()
+    return float((0.5 * (below + not_above)).mean()) / max(len(ordered), 1)

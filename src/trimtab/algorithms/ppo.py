@@ -30,6 +30,7 @@ from trimtab.algorithms.base import (
     Terms,
     TokenClip,
     clip_shares,
+    discount_remark,
     number,
     policy_term,
     require,
@@ -130,11 +131,7 @@ def validate(config: PPOConfig) -> str | None:
 
 
 def advise(config: PPOConfig) -> str | None:
-    gamma = config.advantage.gamma
-    if gamma < 1:
-        half = round(0.6931 / (1 - gamma))
-        return f"advantage.gamma: {gamma} halves a final reward every {half} tokens; use 1.0 unless rewards are dense"
-    return None
+    return discount_remark(config.advantage.gamma)
 
 
 ALGORITHM = Algorithm(

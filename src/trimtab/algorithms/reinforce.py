@@ -33,6 +33,7 @@ from trimtab.algorithms.base import (
     Terms,
     TokenClip,
     clip_shares,
+    discount_remark,
     group_relative,
     policy_term,
     require,
@@ -159,6 +160,10 @@ def validate(config: ReinforceConfig | ClippedConfig | BaselineConfig) -> str | 
     return config.shared.complaint()
 
 
+def advise(config: ReinforceConfig | ClippedConfig) -> str | None:
+    return discount_remark(config.advantage.gamma)
+
+
 ALGORITHM = Algorithm(
     name="reinforce",
     config=ReinforceConfig,
@@ -166,6 +171,7 @@ ALGORITHM = Algorithm(
     advantages=advantages,
     terms=terms,
     validate=validate,
+    advise=advise,
     corrects_ratio=False,
     unread=("policy.log_ratio_clamp",),
     summary="plain policy gradient on the reward to go",
@@ -181,6 +187,7 @@ REINFORCE_PP = Algorithm(
     metrics=clipped_metrics,
     reports=("clip_fraction/low", "clip_fraction/high", "clip_fraction/dual"),
     validate=validate,
+    advise=advise,
     summary="clipped policy gradient on the whitened reward to go, no critic and no group",
     formula="-min(r A, clip(r, 1-clip_low, 1+clip_high) A) - c_e H + beta KL;  A = whiten(G)",
     source="arXiv:2501.03262",

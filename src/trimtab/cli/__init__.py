@@ -10,7 +10,23 @@ import traceback
 import typer
 
 from trimtab import __version__
-from trimtab.cli import accept, algorithms, check, config, doctor, evaluate, smoke, status, train, verify, watch
+from trimtab.cli import (
+    accept,
+    algorithms,
+    check,
+    config,
+    data,
+    doctor,
+    evaluate,
+    export,
+    import_weights,
+    reward,
+    smoke,
+    status,
+    train,
+    verify,
+    watch,
+)
 from trimtab.errors import Preempted, TrimtabError
 
 app = typer.Typer(
@@ -33,9 +49,13 @@ app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("accept")(accept.accept)
 app.command("verify")(verify.verify)
+app.command("export")(export.export)
+app.command("import-weights")(import_weights.import_weights)
 app.command("doctor")(doctor.doctor)
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+app.add_typer(reward.app, name="reward")
 
 
 def _version(asked: bool) -> None:

@@ -63,7 +63,7 @@ def _examine(page: Page, path: Path, words: list[str], like: Path | None, place:
     longest = _longest(page, config, models["policy"])
     demand, numerics = resources.machine(page, config, models, longest, place)
     resources.time(page, config, demand, rows, numerics, other)
-    _advise(page, config)
+    _advise(page, config, len(rows.train))
     if other is not None:
         _compare(page, config, rows, numerics, other)
     if page.problems:
@@ -105,14 +105,18 @@ def _rewards(page: Page, config: configs.RunConfig) -> None:
         RewardError: one cannot be.
     """
     from trimtab import assemble
+    from trimtab.assemble import judges
 
     scorer = assemble.scorer_of(config)
     if scorer is None:
         return
     scorer.close()
+    quality = judges.examine(config)
     page.found["rewards"] = list(scorer.labels)
     weights = [f"{label} x {spec.weight:g}" for label, spec in zip(scorer.labels, config.rewards, strict=True)]
     page.row("ok", "rewards", ", ".join(weights))
+    for line in quality:
+        page.more(line)
 
 
 # ------------------------------------------------------------------------------------------------------------ models
@@ -175,10 +179,10 @@ def _longest(page: Page, config: configs.RunConfig, policy: Sizes) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------- comparisons
-def _advise(page: Page, config: configs.RunConfig) -> None:
+def _advise(page: Page, config: configs.RunConfig, count: int) -> None:
     from trimtab.operate.advice import advice
 
-    rows = advice(config)
+    rows = advice(config, count)
     page.found["advice"] = [asdict(row) for row in rows]
     page.table(("setting", "yours", "guides say", "note"), [(r.setting, r.yours, r.guides, r.note) for r in rows])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,19 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab import config as configs
-from trimtab.errors import ConfigError, DataError, Finding, UserError
+from trimtab.cli import data_check, data_files
+from trimtab.errors import DataError, Finding, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from trimtab.data.prompts import Demonstration
     from trimtab.data.rows import Row
 
-app = typer.Typer(help="Data files: what the model sees of them.", no_args_is_help=True)
+app = typer.Typer(help="Data files: their faults, their quality, what the model sees of them.", no_args_is_help=True)
+app.command("check")(data_check.check)
+app.command("split")(data_files.split)
+app.command("convert")(data_files.convert)
 
 PROMPT, READ, TRAINED = "dim", "yellow", "bold green"
 """Styles of the three kinds of tokens; every second token is underlined, so that their borders show."""
 BORDER = "underline"
+
+
+READERS: Mapping[str, dict[str, Any]] = {
+    "labels": {"algorithm": "kto"},
+    "demonstrations": {"algorithm": "sft"},
+    "pairs": {"algorithm": "dpo"},
+    "prompts": {"algorithm": "grpo", "rewards": ["exact_match"]},
+}
+"""Kind of rows -> what reads them, where there is no configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +45,8 @@ class Shown:
     """A row as it is shown."""
 
     row: int
+    label: str
+    """chosen, rejected, desirable, undesirable; empty where nothing is judged."""
     place: str
     prompt_length: int
     ids: tuple[int, ...]
@@ -44,6 +60,7 @@ class Shown:
     def record(self) -> dict[str, Any]:
         return {
             "row": self.row,
+            "label": self.label,
             "place": self.place,
             "prompt_length": self.prompt_length,
             "trained": sum(self.mask),
@@ -86,28 +103,21 @@ def preview(
         _print(shown)
 
 
-def _configured(file: str, path: str | None, words: Sequence[str], count: int) -> tuple[configs.RunConfig, list[Row]]:
-    """The configuration, and the rows as its algorithm reads them; without a file, sft where rows have answers."""
-    from trimtab.assemble.inputs import find
-    from trimtab.data import rows
-    from trimtab.types import Need
-
-    def read(config: configs.RunConfig) -> list[Row]:
-        required = ("prompt", "completion") if config.need & Need.DEMONSTRATIONS else ("prompt",)
-        return rows.read(find(config, file), config.data.columns, required, first=count)
+def _configured(
+    file: str, path: str | None, words: Sequence[str], count: int
+) -> tuple[configs.RunConfig, Sequence[Row]]:
+    """The configuration, and the rows as its algorithm reads them; without a configuration, as the first row says."""
+    from trimtab.assemble.inputs import find, required_columns
+    from trimtab.data import formats, rows
 
     if path is not None:
         config = configs.load(Path(path), words)
-        return config, read(config)
-    config = configs.from_mapping({"algorithm": "sft"}, words)
-    try:
-        return config, read(config)
-    except DataError as error:
-        try:
-            config = configs.from_mapping({"algorithm": "grpo", "rewards": ["exact_match"]}, words)
-            return config, read(config)
-        except (DataError, ConfigError):
-            raise error from None
+    else:
+        config = configs.from_mapping(READERS["demonstrations"], words)
+        kind = formats.kind_of(rows.first_values(find(config, file), config.data.columns))
+        if kind != "demonstrations":
+            config = configs.from_mapping(READERS[kind], words)
+    return config, rows.read(find(config, file), config.data.columns, required_columns(config.need), first=count)
 
 
 def _shown(config: configs.RunConfig, found: Sequence[Row]) -> list[Shown]:
@@ -119,7 +129,7 @@ def _shown(config: configs.RunConfig, found: Sequence[Row]) -> list[Shown]:
     shown, findings = [], []
     for row in found:
         try:
-            shown.append(_row(config, row, tokenizer, ends))
+            shown += _row(config, row, tokenizer, ends)
         except MessageError as fault:
             findings.append(Finding(place=row.place, what=fault.what, hint=fault.hint))
     if findings:
@@ -141,30 +151,58 @@ def _end_ids(place: str, tokenizer: Any) -> frozenset[int]:
     return frozenset(i for i in found if i is not None)
 
 
-def _row(config: configs.RunConfig, row: Row, tokenizer: Any, ends: frozenset[int]) -> Shown:
-    from trimtab.data.prompts import demonstration_of, prompt_of
+def _row(config: configs.RunConfig, row: Row, tokenizer: Any, ends: frozenset[int]) -> list[Shown]:
+    """The row, of a pair each side."""
+    from trimtab.data.judged import Encoder
+    from trimtab.data.prompts import Demonstration, Limits, demonstration_of, prompt_of
     from trimtab.types import Need
 
-    as_chat = config.data.as_chat
-    completion: tuple[int, ...] = ()
-    mask: tuple[bool, ...] = ()
-    if config.need & Need.DEMONSTRATIONS:
-        eos_id = tokenizer.eos_token_id
-        on = config.imitation.train_on
-        made = demonstration_of(row, tokenizer, eos_id, end_ids=ends, as_chat=as_chat, train_on=on)
-        prompt, completion = made.prompt, made.completion
-        mask = made.mask if made.mask is not None else (True,) * len(completion)
+    as_chat, s = config.data.as_chat, config.sampling
+    limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
+    encoder = Encoder(tokenizer=tokenizer, limits=limits, end_ids=ends, as_chat=as_chat)
+    made: dict[str, Demonstration | None] = {}
+    if config.need & Need.PAIRS:
+        made = {side: encoder.side(row, side) for side in ("chosen", "rejected")}
+    elif config.need & Need.LABELS:
+        judged = encoder.labelled(row)
+        made = {"desirable" if row.values["label"] else "undesirable": judged.row if judged else None}
+    elif config.need & Need.DEMONSTRATIONS:
+        eos_id, on = tokenizer.eos_token_id, config.imitation.train_on
+        made = {"": demonstration_of(row, tokenizer, eos_id, end_ids=ends, as_chat=as_chat, train_on=on)}
     else:
         prompt = prompt_of(row, tokenizer, as_chat=as_chat)
+        made = {"": Demonstration(prompt=prompt, completion=(), text="")}
+    sides = [side for side in made.values() if side is not None]
+    is_equal = len(sides) == 2 and sides[0].completion == sides[1].completion
+    return [_shown_side(config, row, label, side, tokenizer, is_equal=is_equal) for label, side in made.items()]
+
+
+def _shown_side(
+    config: configs.RunConfig, row: Row, label: str, made: Demonstration | None, tokenizer: Any, *, is_equal: bool
+) -> Shown:
+    if made is None:
+        return Shown(
+            row=row.id,
+            label=label,
+            place=row.place,
+            prompt_length=0,
+            ids=(),
+            mask=(),
+            pieces=(),
+            note="empty: left out",
+        )
+    prompt, completion = made.prompt, made.completion
+    mask = made.mask if made.mask is not None else (True,) * len(completion)
     ids = prompt.tokens + completion
     return Shown(
         row=row.id,
+        label=label,
         place=row.place,
         prompt_length=len(prompt.tokens),
         ids=ids,
         mask=(False,) * len(prompt.tokens) + mask,
         pieces=tuple(_pieces(ids, tokenizer)),
-        note=_note(config, len(prompt.tokens), len(completion)),
+        note="both sides are equal: left out" if is_equal else _note(config, len(prompt.tokens), len(completion)),
     )
 
 
@@ -209,7 +247,8 @@ def _print_row(console: Console, row: Shown) -> None:
     sizes = [f"{row.prompt_length} prompt"]
     if len(row.ids) > row.prompt_length:
         sizes += [f"{len(row.ids) - row.prompt_length} completion", f"{sum(row.mask)} trained on"]
-    head = Text.assemble((f"row {row.row}", "bold"), f"  {row.place}  ", (f"{len(row.ids)} tokens: ", "dim"))
+    name = f"row {row.row} {row.label}".rstrip()
+    head = Text.assemble((name, "bold"), f"  {row.place}  ", (f"{len(row.ids)} tokens: ", "dim"))
     console.print(head.append(", ".join(sizes), style="dim"), soft_wrap=True)
     if row.note:
         console.print(Text(f"  {row.note}", style="bold red"))

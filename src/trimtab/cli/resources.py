@@ -132,6 +132,7 @@ def time(
     like: OtherRun | None,
 ) -> None:
 
+    from trimtab.assemble.inputs import evaluation_interval
     from trimtab.operate import advice
 
     if numerics.device != "cpu":
@@ -141,8 +142,10 @@ def time(
     room = max(1.0, demand.longest - prompt)
     cases = [known] if known else [completion] if completion else [room, max(1.0, room / 4)]
     speed = _speed(demand, numerics, int(prompt + cases[0]))
+    every = evaluation_interval(config, len(rows.train))
     seconds = [
-        advice.time_of(config, demand, speed, prompt_length=prompt, completion_length=length) for length in cases
+        advice.time_of(config, demand, speed, prompt_length=prompt, completion_length=length, every=every)
+        for length in cases
     ]
     page.found["time"] = {
         "prompt_tokens": prompt,
@@ -176,9 +179,14 @@ def _lengths(
     tokenizer = policies.load_tokenizer(config.policy.model)
     some = rows.train[:: max(1, len(rows.train) // SAMPLED_ROWS)][:SAMPLED_ROWS]
 
-    is_read = bool(config.need & Need.DEMONSTRATIONS)
+    is_read = not config.need & Need.ROLLOUTS
     as_chat, train_on = config.data.as_chat, config.imitation.train_on
-    tokens, answered = mean_lengths(some, tokenizer, with_answers=is_read, as_chat=as_chat, train_on=train_on)
+    if config.need & (Need.PAIRS | Need.LABELS):
+        from trimtab.data import judged
+
+        tokens, answered = judged.mean_lengths(some, tokenizer, as_chat=as_chat)
+    else:
+        tokens, answered = mean_lengths(some, tokenizer, with_answers=is_read, as_chat=as_chat, train_on=train_on)
     prompt = min(tokens, float(min(config.sampling.max_prompt_length, longest - 1)))
     if is_read:
         return prompt, min(answered, longest - prompt), None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from trimtab import config as configs
 from trimtab.errors import TrimtabError
+
+if TYPE_CHECKING:
+    from trimtab.types import Sample
 
 Value = TypeVar("Value")
 PROMPTS = 2
@@ -86,8 +89,9 @@ def _walk(built: Any, table: _Table) -> None:
     before = run.models.weights_sum()
     batch = table.stage("source", run.source.next_batch, _describe_batch)
     if run.source.samples():
-        sample = run.source.samples()[0]
-        typer.echo(f"      {sample.prompt!r} -> {sample.completion!r}  reward {sample.reward}")
+        for sample in _shown(run.source.samples()):
+            said = f"reward {sample.reward}" if sample.reward is not None else sample.label or ""
+            typer.echo(f"      {sample.prompt!r} -> {sample.completion!r}  {said}".rstrip())
     report = table.stage("update", lambda: run.learner.update(batch), _describe_update)
     table.stage("weights", lambda: _changed(before, run.models.weights_sum(), report), lambda text: text)
     run.step = report.step
@@ -99,6 +103,11 @@ def _walk(built: Any, table: _Table) -> None:
         lambda seconds: "checkpoint written",
     )
     table.stage("restore", lambda: run.checkpoints.restore(run), lambda step: f"step {step}, every byte checked")
+
+
+def _shown(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The first completion; of a pair both."""
+    return samples[:2] if samples[0].label == "chosen" else samples[:1]
 
 
 def _describe_batch(batch: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trimtab.algorithms.base import Algorithm
 from trimtab.config.document import Document, Key
 from trimtab.errors import Finding
 
@@ -30,15 +31,23 @@ ALIASES: Mapping[str, Alias] = {
 BATCH_SIZE = "batch_size"
 """Completions a step: prompts times group size."""
 DEFAULT_GROUP_SIZE = 8
+TEMPERATURE = "temperature"
+"""Of a preference algorithm: beta."""
+HIGHEST_BETA = 0.5
+"""A `sampling.temperature` above it is one of sampling, left from another algorithm, and no beta."""
+DPO_WEIGHT = "dpo_loss_weight"
 
 
 def names() -> tuple[str, ...]:
-    return (*ALIASES, BATCH_SIZE)
+    return (*ALIASES, BATCH_SIZE, TEMPERATURE, DPO_WEIGHT)
 
 
-def spread(document: Document) -> tuple[list[str], list[Finding]]:
+def spread(document: Document, algorithm: Algorithm) -> tuple[list[str], list[Finding]]:
     """Move every alias at the top level to its key.
 
+    Args:
+        document: changed.
+        algorithm: that was chosen: some names mean what it makes of them.
     Returns:
         A line for each that was moved, and the faults: a key that is set beside its alias, a batch that does not divide.
     """
@@ -49,7 +58,68 @@ def spread(document: Document) -> tuple[list[str], list[Finding]]:
             _move(document, name, alias.key, document.values[name], alias.note, said, findings)
     if BATCH_SIZE in document.values:
         _spread_batch_size(document, said, findings)
+    has_beta = hasattr(getattr(algorithm.config(), "preference", None), "beta")
+    _spread_temperature(document, algorithm.name, has_beta, said, findings)
+    if DPO_WEIGHT in document.values:
+        _spread_dpo_weight(document, has_beta, said, findings)
     return said, findings
+
+
+def _spread_temperature(
+    document: Document, algorithm: str, has_beta: bool, said: list[str], findings: list[Finding]
+) -> None:
+    """`temperature` at the top level, or under `sampling` where nothing is sampled."""
+    key: Key = ("preference", "beta")
+    if TEMPERATURE in document.values:
+        value = document.values[TEMPERATURE]
+        if has_beta:
+            _move(document, TEMPERATURE, key, value, f"what {algorithm} divides by", said, findings)
+            return
+        place = document.place((TEMPERATURE,))
+        del document.values[TEMPERATURE]
+        what = f"temperature: {value!r} outside of a section is preference.beta, which {algorithm} does not have"
+        findings.append(Finding(place=place, what=what, hint="set sampling.temperature"))
+        return
+    sampling, preference = document.values.get("sampling"), document.values.get("preference")
+    value = sampling.get(TEMPERATURE) if isinstance(sampling, dict) else None
+    is_set = isinstance(preference, dict) and preference.get("beta", "auto") != "auto"
+    if not has_beta or is_set or not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    if isinstance(sampling, dict) and 0 < value <= HIGHEST_BETA:
+        place = document.place(("sampling", TEMPERATURE))
+        del sampling[TEMPERATURE]
+        document.put(key, value, place)
+        said.append(f"sampling.temperature -> preference.beta: {value} ({algorithm} samples nothing)")
+
+
+def _spread_dpo_weight(document: Document, is_preference: bool, said: list[str], findings: list[Finding]) -> None:
+    """The weight of a preference term beside others; alone it changes nothing but the numbers that are shown."""
+    value, place = document.values.pop(DPO_WEIGHT), document.place((DPO_WEIGHT,))
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        findings.append(Finding(place=place, what=f"{DPO_WEIGHT}: {value!r}", hint="expected a number of more than 0"))
+        return
+    mix = document.values.get("mix") or []
+    if is_preference and not mix:
+        said.append(
+            f"{DPO_WEIGHT}: {value} has no effect: the preference term is the only one, and Adam divides a common factor "
+            "out; mix names other parts"
+        )
+        return
+    entries = (
+        [entry for entry in mix if isinstance(entry, dict) and "weight" not in entry] if isinstance(mix, list) else []
+    )
+    if len(entries) == 1 and not is_preference:
+        number = mix.index(entries[0])
+        entries[0]["weight"] = value
+        said.append(f"{DPO_WEIGHT} -> mix[{number}].weight: {value}")
+        return
+    findings.append(
+        Finding(
+            place=place,
+            what=f"{DPO_WEIGHT}: {value}, but it is not clear which part it weighs",
+            hint="set the weight of an entry of mix, such as mix: [{algorithm: dpo, data: pairs.jsonl, weight: 0.5}]",
+        )
+    )
 
 
 def _spread_batch_size(document: Document, said: list[str], findings: list[Finding]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from trimtab.config.records import SCHEDULE_KEYS
 
-BRANCHES = ("Schedule", "constrained-float", "float", "int", "bool")
+EPOCH = "literal['epoch']"
+BRANCHES = ("Schedule", "constrained-float", "constrained-int", "float", "int", "bool", EPOCH)
 """What pydantic puts into a fault's place to say which of several types it tried."""
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from trimtab import algorithms, catalogue
-from trimtab.algorithms.base import Algorithm
-from trimtab.config import aliases, sections
+from trimtab.algorithms.base import Algorithm, Share, Shared
+from trimtab.config import aliases, mix, sections
 from trimtab.config.document import Document, Key, copied
-from trimtab.config.faults import BRANCHES, expected, known_path, names_at
+from trimtab.config.faults import BRANCHES, EPOCH, expected, known_path, names_at
+from trimtab.config.mix import MixedPart
 from trimtab.config.records import SCHEDULE_KEYS, adapter, assembled, fields_of, plain_record, prepared, record_at
 from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
+from trimtab.data.settings import Mixed
 from trimtab.errors import ConfigError, Finding, UserError
 from trimtab.models.settings import ValueModel
 from trimtab.rewards import rules
@@ -37,16 +39,18 @@ class Resolver:
         for key, value, place in self.overrides:
             self.document.put(key, value, place)
         requested = copied(self.document.values)
-        self.said, faults = aliases.spread(self.document)
-        self.findings += faults
         algorithm = self._algorithm()
+        self.said, faults = aliases.spread(self.document, algorithm)
+        self.findings += faults
         self._lay_algorithm_overrides(algorithm)
         owners = sections.owners(algorithm)
         self._check_keys(algorithm, owners)
         self._spread_clip_ratio(algorithm)
         records = {owner.name: self._record(owner) for owner in owners}
         rewards = self._rewards()
-        config = self._built(algorithm, owners, records, rewards, requested)
+        parts, faults = mix.parts_of(self.document, _records_of)
+        self.findings += faults
+        config = self._built(algorithm, owners, records, rewards, tuple(parts), requested)
         self._check_together(config)
         if self.findings:
             raise ConfigError(self.findings)
@@ -114,7 +118,8 @@ class Resolver:
                         self._unknown((section, name), known[section])
                         del values[name]
                     elif name not in read.get(section, set()):
-                        self._unused((section, name), algorithm)
+                        if not self._contradicts((section, name), values[name], algorithm):
+                            self._unused((section, name), algorithm)
                         del values[name]
 
     def _provisional_need(self, algorithm: Algorithm) -> Need:
@@ -124,7 +129,10 @@ class Resolver:
             probe._spread_clip_ratio(algorithm)
             records = {o.name: probe._record(o) for o in sections.of_algorithm(algorithm)}
             if not probe.findings:
-                return algorithm.needs(assembled(algorithm.config(), records, "algorithm"))
+                need = algorithm.needs(assembled(algorithm.config(), records, "algorithm"))
+                for part in mix.parts_of(self.document, _records_of)[0]:
+                    need |= part.need & Need.REFERENCE
+                return need
         except Exception:
             return algorithm.needs(algorithm.config())
         return algorithm.needs(algorithm.config())
@@ -133,6 +141,14 @@ class Resolver:
         near = difflib.get_close_matches(str(key[-1]), list(candidates), n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(candidates))}"
         self._find(key, f"unknown key `{_dotted(key)}`", hint)
+
+    def _contradicts(self, key: Key, value: Any, algorithm: Algorithm) -> bool:
+        """Whether a key that the algorithm does not read is refused, since it would not be what was meant."""
+        why = algorithm.refuses.get(_dotted(key), MEANT.get(_dotted(key)))
+        if why is None or value in (None, "auto"):
+            return False
+        self._find(key, f"{_dotted(key)}: {value!r} with algorithm: {algorithm.name}", why)
+        return True
 
     def _unused(self, key: Key, algorithm: Algorithm) -> None:
         if any(given[: len(key)] == key for given, _, _ in self.overrides):
@@ -193,6 +209,8 @@ class Resolver:
         is_schedule = isinstance(fault["input"], dict)
         if (branches - {"Schedule"} and is_schedule) or (fault["loc"][-1:] == ("Schedule",) and not is_schedule):
             return  # the other branch of `number or schedule` says it
+        if EPOCH in fault["loc"] and not isinstance(fault["input"], str):
+            return  # likewise of `number or epoch`
         inside = [part for part in fault["loc"] if part not in BRANCHES]
         key = (*prefix, *known_path(inside))
         if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -226,7 +244,19 @@ class Resolver:
 
     def _check_reward(self, key: Key, spec: RewardSpec) -> None:
         """A name is a built-in rule's, whose options fit it, or `module:function`, which takes none."""
-        if spec.name in rules.RULES:
+        if spec.model is not None:
+            if spec.options:
+                what = f"reward {spec.model}: options are for built-in rules"
+                self._find(key, what, "a reward model has none; leave them out")
+            if not re.fullmatch(r"[\w.-]*", spec.name):
+                what = f"rewards.name: {spec.name!r} beside a model"
+                self._find(key, what, "it is only the name in metrics: letters, digits and _ . -")
+        elif spec.allow_weak:
+            what = f"reward {spec.name}: allow_weak is for reward models"
+            self._find(key, what, "leave it out, or name a model: model: RUN")
+        elif not spec.name:
+            self._find((*key, "name"), f"{_dotted(key)}.name is missing", "or name a reward model: model: RUN")
+        elif spec.name in rules.RULES:
             try:
                 rules.make(spec.name, spec.options, place=self.document.place(key))
             except ConfigError as error:
@@ -245,12 +275,17 @@ class Resolver:
         owners: list[Owner],
         records: dict[str, Any],
         rewards: tuple[RewardSpec, ...],
+        parts: tuple[MixedPart, ...],
         requested: Mapping[str, Any],
     ) -> RunConfig:
         own = assembled(algorithm.config(), records, "algorithm")
         rooms = {owner.name: records[owner.name] for owner in sections.ROOMS}
         own = self._with_automatic_value_coefficient(own, rooms["value"])
+        own = _with_automatic_mismatch(own)
+        rooms = _with_presets(rooms, algorithm)
         need = algorithm.needs(own)
+        for part in parts:
+            need |= part.need & Need.REFERENCE
         read = _keys_read(owners, need, has_clip=False)
         resolved: dict[str, Any] = {"algorithm": algorithm.name}
         for owner in owners:
@@ -260,14 +295,18 @@ class Resolver:
                     resolved.setdefault(owner.section, {})[name] = value
         if need & Need.ROLLOUTS:
             resolved["rewards"] = [plain_record(r) for r in rewards]
+        if parts:
+            resolved["mix"] = [part.resolved() for part in parts]
         return RunConfig(
             algorithm=algorithm,
             algorithm_config=own,
             rewards=rewards,
+            mix=parts,
             requested=requested,
             resolved=resolved,
             unused=tuple(self.unused),
             aliases=tuple(self.said),
+            remarks=tuple(_remarks(algorithm, own, rooms["train"])),
             chain=self.document.chain,
             folder=self.document.folder,
             **rooms,
@@ -286,6 +325,9 @@ class Resolver:
         if need & Need.GROUPS and config.sampling.group_size < 2:
             what = f"sampling.group_size: {config.sampling.group_size}, but {name} compares completions of one prompt"
             self._find(("sampling", "group_size"), what, "use 2 or more")
+        elif need & Need.ROLLOUTS and config.sampling.dynamic.enabled and config.sampling.group_size < 2:
+            what = "sampling.dynamic.enabled: true, but sampling.group_size is 1, and one completion has no spread"
+            self._find(("sampling", "dynamic", "enabled"), what, "use a group_size of 2 or more, or enabled: false")
         if need & Need.VALUES and config.value.enabled is False:
             self._find(
                 ("value", "enabled"), f"value.enabled: false, but {name} needs a critic", "leave it out, or use grpo"
@@ -306,18 +348,101 @@ class Resolver:
                 f"{config.train.prompts_per_step}, and a mini-batch has whole prompts"
             )
             self._find(("train", "minibatches"), what)
+        if need & Need.MISMATCHED and config.train.prompts_per_step // config.train.minibatches < 2:
+            what = (
+                f"train.prompts_per_step: {config.train.prompts_per_step} in train.minibatches: "
+                f"{config.train.minibatches} leaves updates of one row, but {name} compares a row with others"
+            )
+            self._find(("train", "prompts_per_step"), what, "use at least twice as many rows as mini-batches")
         if (metric := config.eval.early_stop.metric) is not None and not _is_evaluated(metric, config):
-            hint = "such as eval/reward/mean, eval/reward/<name of a reward>, eval/loss/nll"
+            hint = "such as eval/reward/mean, eval/reward/<name of a reward>, eval/loss/nll, eval/preference/accuracy"
             self._find(("eval", "early_stop", "metric"), f"eval.early_stop.metric: {metric!r} is not evaluated", hint)
         if config.algorithm.validate is not None and (complaint := config.algorithm.validate(config.algorithm_config)):
             self._find(("algorithm",), complaint)
 
 
 # ---------------------------------------------------------------------------------------------------------- helpers
+def _records_of(document: Document, algorithm: Algorithm) -> tuple[dict[str, Any], list[Finding]]:
+    """An algorithm's own records from a document of sections, and what is wrong with it."""
+    inner = Resolver(document, [])
+    owners = sections.of_algorithm(algorithm)
+    known = {"algorithm": set[str]()}
+    for owner in owners:
+        known.setdefault(owner.section, set()).update(owner.key_names())
+    if sections.has_clip(algorithm):
+        known["policy"].add(sections.CLIP_RATIO)
+    for section, values in list(document.values.items()):
+        if section not in known:
+            inner._unknown((section,), [*known, *(f.name for f in fields(Mixed))])
+        elif section != "algorithm":
+            for name in values if isinstance(values, dict) else ():
+                if name not in known[section]:
+                    inner._unknown((section, name), known[section])
+    inner._spread_clip_ratio(algorithm)
+    return {owner.name: inner._record(owner) for owner in owners}, inner.findings
+
+
+MEANT = {"policy.segment": "only gspo_segment has a ratio for each segment; choose it, or leave segments out"}
+"""Keys that say which algorithm is meant: under another one they are refused, not passed over."""
+DECIDED: Mapping[str, Any] = {
+    "sampling.dynamic.enabled": False,
+    "sampling.overlong.buffer": 0,
+    "sampling.overlong.filter": False,
+}
+"""What `auto` is where the algorithm does not say otherwise."""
+
+
+def _with_presets(rooms: dict[str, Any], algorithm: Algorithm) -> dict[str, Any]:
+    """The rooms' records with what the algorithm means by `auto`."""
+    found = dict(rooms)
+    for key, value in {**DECIDED, **algorithm.presets}.items():
+        if isinstance(value, Share):
+            room, name = value.of.split(".")
+            value = getattr(found[room], name) // value.divisor
+        room, *path = key.split(".")
+        found[room] = _filled(found[room], path, value)
+    return found
+
+
+def _filled(record: Any, path: list[str], value: Any) -> Any:
+    """The record with a value in the place of None."""
+    name, *rest = path
+    inner = getattr(record, name)
+    if rest:
+        return replace(record, **{name: _filled(inner, rest, value)})
+    return replace(record, **{name: value}) if inner is None else record
+
+
+def _with_automatic_mismatch(own: Any) -> Any:
+    """`mismatch.mode: auto` is off while the engine is the trainer's own model in its own process."""
+    shared = getattr(own, "shared", None)
+    if not isinstance(shared, Shared) or shared.mismatch.mode != "auto":
+        return own
+    return replace(own, shared=replace(shared, mismatch=replace(shared.mismatch, mode="off")))
+
+
+def _remarks(algorithm: Algorithm, own: Any, train: Any) -> Iterator[str]:
+    if algorithm.advise is not None and (remark := algorithm.advise(own)):
+        yield remark
+    updates = train.epochs_per_batch * train.minibatches
+    if not algorithm.corrects_ratio and updates > 1:
+        yield (
+            f"train.epochs_per_batch x minibatches: {updates} updates a step, but {algorithm.name} takes every row as "
+            "sampled by the present weights; only the first update is exact"
+        )
+
+
 def _is_evaluated(metric: str, config: RunConfig) -> bool:
     """Whether an evaluation of this run gives the metric."""
-    if not config.algorithm.needs(config.algorithm_config) & Need.ROLLOUTS:
+    need = config.algorithm.needs(config.algorithm_config)
+    if need & Need.DEMONSTRATIONS:
         return metric in ("eval/loss/nll", "eval/count")
+    if not need & Need.ROLLOUTS:
+        of_need = (
+            ["eval/reward_model/auc"] if need & Need.SCORES else ["eval/preference/js"] * bool(need & Need.REFERENCE)
+        )
+        reported = {*of_need, "eval/count", *(f"eval/{name}" for name in config.algorithm.reports)}
+        return metric in reported or (metric in catalogue.METRICS and "eval/loss/" in metric)
     labels = {f"eval/reward/{spec.label}" for spec in config.rewards}
     return metric in labels or (metric in catalogue.METRICS and metric.startswith("eval/") and "/loss/" not in metric)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.data.settings import Data
+from trimtab.config.mix import MixedPart
+from trimtab.data.settings import Data, Imitation
 from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
 from trimtab.rewards.settings import RewardSpec
 from trimtab.rollout.settings import Sampling
 from trimtab.store.settings import Checkpoint, Observe
-from trimtab.train.settings import Critic, Eval, Guard, Optim, Train
+from trimtab.train.settings import Critic, Diagnostics, Eval, Guard, Optim, Train
 from trimtab.types import Need
 
 
@@ -29,13 +30,17 @@ class RunConfig:
     reference: ReferenceModel
     sampling: Sampling
     data: Data
+    imitation: Imitation
     rewards: tuple[RewardSpec, ...]
+    mix: tuple[MixedPart, ...]
+    """Parts that are added to the loss."""
     optim: Optim
     train: Train
     eval: Eval
     checkpoint: Checkpoint
     guard: Guard
     observe: Observe
+    diagnostics: Diagnostics
     requested: Mapping[str, Any]
     """What was asked for: file, bases and command line merged, before defaults."""
     resolved: Mapping[str, Any]
@@ -44,10 +49,16 @@ class RunConfig:
     """Keys asked for that the algorithm does not read."""
     aliases: tuple[str, ...]
     """What each flat name of a guide was taken for, a line each."""
+    remarks: tuple[str, ...]
+    """Settings that are allowed and seldom meant, a line each."""
     chain: tuple[str, ...]
     folder: Path
     """Where the configuration file lies: relative paths and reward modules are looked for there too."""
 
     @property
     def need(self) -> Need:
-        return self.algorithm.needs(self.algorithm_config)
+        """What the run must have; of the parts that are mixed in, the models they look at."""
+        found = self.algorithm.needs(self.algorithm_config)
+        for part in self.mix:
+            found |= part.need & Need.REFERENCE
+        return found

@@ -16,7 +16,7 @@ AUTO = {"const": "auto", "description": "the vetted value for this algorithm and
 def json_schema() -> dict[str, Any]:
     """Every key of every section, with help, limits and default; `auto` is allowed everywhere."""
     definitions: dict[str, Any] = {}
-    known: dict[str, dict[str, Any]] = {}
+    declared: dict[str, dict[str, list[dict[str, Any]]]] = {}
     owners = [*sections.ROOMS]
     for algorithm in algorithms.loadable().values():
         owners += sections.of_algorithm(algorithm)
@@ -24,12 +24,14 @@ def json_schema() -> dict[str, Any]:
         schema = TypeAdapter(owner.record).json_schema(ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {})
         for key, value in schema.get("properties", {}).items():
-            known.setdefault(owner.section, {}).setdefault(key, _or_auto(value))
-    known["policy"][sections.CLIP_RATIO] = _or_auto(
-        {"type": "number", "minimum": 0, "description": "Sets clip_low and clip_high."}
+            declared.setdefault(owner.section, {}).setdefault(key, []).append(value)
+    known = {section: {key: _any_or_auto(found) for key, found in keys.items()} for section, keys in declared.items()}
+    known["policy"][sections.CLIP_RATIO] = _any_or_auto(
+        [{"type": "number", "minimum": 0, "description": "Sets clip_low and clip_high."}]
     )
     reward = TypeAdapter(RewardSpec).json_schema(ref_template="#/$defs/{model}")
     definitions |= reward.pop("$defs", {})
+    reward["anyOf"] = [{"required": ["name"]}, {"required": ["model"]}]
     definitions["Schedule"] = _schedule()
     properties: dict[str, Any] = {
         "algorithm": {
@@ -42,10 +44,17 @@ def json_schema() -> dict[str, Any]:
             "description": "Sections that count only when the algorithm of that name is chosen.",
         },
         "rewards": {"type": "array", "items": {"anyOf": [{"type": "string"}, reward]}},
+        "mix": {
+            "type": "array",
+            "items": {"type": "object", "required": ["algorithm", "data"]},
+            "description": "Parts that are added to the loss.",
+        },
     }
     for name, alias in aliases.ALIASES.items():
         properties[name] = {"description": f"The same as {'.'.join(map(str, alias.key))}."}
     properties[aliases.BATCH_SIZE] = {"type": "integer", "description": "Completions a step: prompts x group size."}
+    properties[aliases.TEMPERATURE] = {"type": "number", "description": "preference.beta of a preference algorithm."}
+    properties[aliases.DPO_WEIGHT] = {"type": "number", "description": "Weight of the preference term beside others."}
     for section, keys in known.items():
         properties[section] = {"type": "object", "properties": keys, "additionalProperties": False}
     return {
@@ -59,10 +68,15 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _or_auto(schema: dict[str, Any]) -> dict[str, Any]:
-    outside: dict[str, Any] = {k: schema[k] for k in ("description", "default", "title") if k in schema}
-    inside = {k: v for k, v in schema.items() if k not in outside}
-    return {"anyOf": [inside, AUTO], **outside}
+def _any_or_auto(schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    """What any of the algorithms that declare a key allows; help and default are those of the first."""
+    outside: dict[str, Any] = {k: schemas[0][k] for k in ("description", "default", "title") if k in schemas[0]}
+    inside: list[dict[str, Any]] = []
+    for schema in schemas:
+        limits = {k: v for k, v in schema.items() if k not in ("description", "default", "title")}
+        if limits not in inside:
+            inside.append(limits)
+    return {"anyOf": [*inside, AUTO], **outside}
 
 
 def _schedule() -> dict[str, Any]:

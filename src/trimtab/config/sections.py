@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab import algorithms
 from trimtab.algorithms.base import Algorithm, Need, Shared
-from trimtab.data.settings import Data
+from trimtab.data.settings import Data, Imitation
 from trimtab.errors import UserError
 from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
 from trimtab.rollout.settings import Sampling
@@ -29,9 +29,11 @@ class Owner:
     record: type[Any]
     default: Any
     is_read: Callable[[Need], bool]
+    unread: tuple[str, ...] = ()
+    """Keys of the record, dotted, that the algorithm does not look at."""
 
     def key_names(self) -> list[str]:
-        return [f.name for f in fields(self.record)]
+        return [f.name for f in fields(self.record) if f"{self.section}.{f.name}" not in self.unread]
 
 
 def _always(_: Need) -> bool:
@@ -53,16 +55,18 @@ ROOMS = (
     _room("reference", "reference", ReferenceModel, _when(Need.REFERENCE)),
     _room("sampling", "sampling", Sampling),
     _room("data", "data", Data),
+    _room("imitation", "data", Imitation, _when(Need.DEMONSTRATIONS)),
     _room("optim", "optim", training.Optim),
     _room("train", "train", training.Train),
     _room("eval", "eval", training.Eval),
     _room("checkpoint", "checkpoint", Checkpoint),
     _room("guard", "guard", training.Guard, _when(Need.OLD_LOG_PROBS)),
     _room("observe", "observe", Observe),
+    _room("diagnostics", "observe", training.Diagnostics),
 )
 READ_WITHOUT_ROLLOUTS = {"max_length", "max_prompt_length", "long_prompts"}
 """Keys of `sampling` that a run which only reads looks at too."""
-OTHER_KEYS = ("algorithm", "rewards", "overrides", "extends")
+OTHER_KEYS = ("algorithm", "rewards", "mix", "overrides", "extends")
 
 
 def of_algorithm(algorithm: Algorithm) -> list[Owner]:
@@ -71,19 +75,24 @@ def of_algorithm(algorithm: Algorithm) -> list[Owner]:
     Raises:
         UserError: the config is not made of dataclasses with defaults.
     """
-    return list(_records(algorithm.config(), "algorithm"))
+    return list(_records(algorithm.config(), "algorithm", algorithm.unread))
 
 
-def _records(config: Any, name: str) -> Iterator[Owner]:
+def _records(config: Any, name: str, unread: tuple[str, ...]) -> Iterator[Owner]:
     for spec in fields(config):
         value = getattr(config, spec.name)
         if not is_dataclass(value):
             raise UserError(f"{name}.{spec.name} is no dataclass; an algorithm's config is a record of sections")
         if isinstance(value, Shared):
-            yield from _records(value, f"{name}.{spec.name}")
+            yield from _records(value, f"{name}.{spec.name}", unread)
         else:
             yield Owner(
-                name=f"{name}.{spec.name}", section=spec.name, record=type(value), default=value, is_read=_always
+                name=f"{name}.{spec.name}",
+                section=spec.name,
+                record=type(value),
+                default=value,
+                is_read=_always,
+                unread=unread,
             )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from trimtab.data.judged import Labelled, Pair
 from trimtab.data.prompts import Demonstration
 from trimtab.types import Batch, Scored
 
@@ -64,6 +66,34 @@ def of_demonstrations(rows: Sequence[Demonstration], draws: Sequence[int]) -> Ba
         rewards=torch.zeros(count),
         is_scored=torch.zeros(count, dtype=torch.bool),
         is_truncated=torch.zeros(count, dtype=torch.bool),
+    )
+
+
+def of_pairs(pairs: Sequence[Pair], draws: Sequence[int]) -> Batch:
+    """The batch of pairs: each pair's chosen row, then its rejected one; a pair is a group, named by its place in the run.
+
+    `margins` are there if any of the pairs has one; a pair without is then 0.
+    """
+    rows = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+    twice = torch.tensor(draws, dtype=torch.int64).repeat_interleave(2)
+    side = torch.arange(len(rows), dtype=torch.int64) % 2
+    margins = [pair.margin or 0.0 for pair in pairs]
+    has_margins = any(pair.margin is not None for pair in pairs)
+    return replace(
+        of_demonstrations(rows, twice.tolist()),
+        row_ids=(twice << 16) + side,
+        pair_ids=twice,
+        is_chosen=side == 0,
+        margins=torch.tensor(margins, dtype=torch.float64).repeat_interleave(2) if has_margins else None,
+    )
+
+
+def of_labelled(rows: Sequence[Labelled], draws: Sequence[int]) -> Batch:
+    """The batch of completions that were judged one by one; `is_chosen` are the desirable ones."""
+    return replace(
+        of_demonstrations([row.row for row in rows], draws),
+        row_ids=torch.tensor(draws, dtype=torch.int64) << 16,
+        is_chosen=torch.tensor([row.is_desirable for row in rows], dtype=torch.bool),
     )
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trimtab.data.kept import Kept
 from trimtab.data.messages import MessageError
-from trimtab.data.prompts import Demonstration, Left, Limits, demonstration_of, each, fitting, no_room
+from trimtab.data.prompts import Demonstration, Left, Limits, demonstration_of, each, fitting, no_room, within
 from trimtab.data.rows import Row
 from trimtab.errors import DataError, Finding
+from trimtab.types import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class Encoder:
         return Labelled(row=found, is_desirable=row.values["label"]) if found.completion else None
 
 
-def pairs(rows: Sequence[Row], encoder: Encoder) -> tuple[list[Pair], LeftOut]:
+def pairs(rows: Sequence[Row], encoder: Encoder) -> tuple[Sequence[Pair], LeftOut]:
     """The pairs of the rows, and how many were left out or cut.
 
     Both sides of a pair share its fate: a prompt that is cut is cut for both, and a pair of which one side has no room
@@ -109,8 +111,14 @@ def pairs(rows: Sequence[Row], encoder: Encoder) -> tuple[list[Pair], LeftOut]:
         DataError: none is left, one is too long under `refuse`, or the chat template refuses one.
         ModelError: a row is a conversation and the tokenizer has no chat template.
     """
-    found, left = [], LeftOut()
-    for row, pair in each(rows, encoder.pair):
+
+    def again(row: Row) -> Pair:
+        pair = encoder.pair(row)
+        assert pair is not None  # such a row is not kept
+        return _with_prompt(pair, within(pair.chosen.prompt, encoder.limits, encoder.tokenizer))
+
+    found, left = Kept(rows, again), LeftOut()
+    for number, (row, pair) in enumerate(each(rows, encoder.pair)):
         if pair is None:
             left.empty, left.dropped = left.empty + 1, left.dropped + 1
         elif pair.chosen.completion == pair.rejected.completion:
@@ -119,14 +127,13 @@ def pairs(rows: Sequence[Row], encoder: Encoder) -> tuple[list[Pair], LeftOut]:
             longest = max(len(pair.chosen.completion), len(pair.rejected.completion))
             prompt = _with_room(row, pair.chosen, longest, encoder, left)
             if prompt is not None:
-                chosen, rejected = replace(pair.chosen, prompt=prompt), replace(pair.rejected, prompt=prompt)
-                found.append(replace(pair, chosen=chosen, rejected=rejected))
+                found.keep(number, _with_prompt(pair, prompt))
     if not found:
         raise _nothing(rows, left, encoder)
     return found, left
 
 
-def labelled(rows: Sequence[Row], encoder: Encoder) -> tuple[list[Labelled], LeftOut]:
+def labelled(rows: Sequence[Row], encoder: Encoder) -> tuple[Sequence[Labelled], LeftOut]:
     """The judged completions of the rows, and how many were left out or cut.
 
     Args:
@@ -135,17 +142,46 @@ def labelled(rows: Sequence[Row], encoder: Encoder) -> tuple[list[Labelled], Lef
     Raises:
         DataError, ModelError: as `pairs`.
     """
-    found, left = [], LeftOut()
-    for row, made in each(rows, encoder.labelled):
+
+    def again(row: Row) -> Labelled:
+        made = encoder.labelled(row)
+        assert made is not None  # such a row is not kept
+        return replace(made, row=replace(made.row, prompt=within(made.row.prompt, encoder.limits, encoder.tokenizer)))
+
+    found, left = Kept(rows, again), LeftOut()
+    for number, (row, made) in enumerate(each(rows, encoder.labelled)):
         if made is None:
             left.empty, left.dropped = left.empty + 1, left.dropped + 1
             continue
         prompt = _with_room(row, made.row, len(made.row.completion), encoder, left)
         if prompt is not None:
-            found.append(replace(made, row=replace(made.row, prompt=prompt)))
+            found.keep(number, replace(made, row=replace(made.row, prompt=prompt)))
     if not found:
         raise _nothing(rows, left, encoder)
     return found, left
+
+
+def mean_lengths(rows: Sequence[Row], tokenizer: Any, *, as_chat: bool = False) -> tuple[float, float]:
+    """Mean tokens of the prompts and of the completions, however long; of empty ones none.
+
+    Raises:
+        DataError: the chat template refuses a row.
+    """
+    encoder = Encoder(
+        tokenizer=tokenizer, limits=Limits(max_prompt_length=1, max_length=2, long_prompts="drop"), as_chat=as_chat
+    )
+
+    def sides(row: Row) -> list[Demonstration]:
+        if "chosen" in row.values:
+            found = [encoder.side(row, "chosen"), encoder.side(row, "rejected")]
+        else:
+            made = encoder.labelled(row)
+            found = [made.row if made else None]
+        return [side for side in found if side is not None]
+
+    every = [side for _, made in each(rows, sides) for side in made]
+    count = max(1, len(every))
+    return sum(len(s.prompt.tokens) for s in every) / count, sum(len(s.completion) for s in every) / count
 
 
 def counts(rows: Sequence[Labelled]) -> str:
@@ -154,8 +190,14 @@ def counts(rows: Sequence[Labelled]) -> str:
     >>> counts([])
     '0 desirable, 0 undesirable'
     """
-    good = sum(row.is_desirable for row in rows)
+    labels = (r.values["label"] for r in rows.rows()) if isinstance(rows, Kept) else (r.is_desirable for r in rows)
+    good = sum(labels)
     return f"{good:,} desirable, {len(rows) - good:,} undesirable"
+
+
+def _with_prompt(pair: Pair, prompt: Prompt) -> Pair:
+    chosen, rejected = replace(pair.chosen, prompt=prompt), replace(pair.rejected, prompt=prompt)
+    return replace(pair, chosen=chosen, rejected=rejected)
 
 
 def _with_room(row: Row, made: Demonstration, longest: int, encoder: Encoder, left: LeftOut) -> Any:
@@ -174,7 +216,7 @@ def _with_room(row: Row, made: Demonstration, longest: int, encoder: Encoder, le
 
 
 def _nothing(rows: Sequence[Row], left: LeftOut, encoder: Encoder) -> DataError:
-    if left.dropped > left.identical + left.empty:
-        hint = f"sampling.max_length is {encoder.limits.max_length}, sampling.max_prompt_length {encoder.limits.max_prompt_length}"
-        return DataError([Finding(place=rows[0].place, what=f"no row is left; {left}", hint=hint)])
-    return DataError([Finding(place=rows[0].place, what=f"no row is left; {left}")])
+    limits = encoder.limits
+    hint = f"sampling.max_length is {limits.max_length}, sampling.max_prompt_length {limits.max_prompt_length}"
+    is_length = left.dropped > left.identical + left.empty
+    return DataError([Finding(place=rows[0].place, what=f"no row is left; {left}", hint=hint if is_length else "")])

@@ -149,7 +149,13 @@ def _without_answers(turns: list[Message]) -> dict[str, Any]:
 
 
 def has_half_a_pair(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def kind(value: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -22,7 +23,7 @@ class Order:
         self.drawn = 0
         """Rows given out since the start."""
         self._epoch = -1
-        self._rows: list[int] = []
+        self._rows: Sequence[int] = ()
 
     def take(self, size: int) -> list[int]:
         """The next `size` row numbers; the cursor moves."""
@@ -40,10 +41,14 @@ class Order:
         """Passes begun, from 1; 0 before the first row."""
         return -(-self.drawn // self.count)
 
-    def _permutation(self, epoch: int) -> list[int]:
+    def _permutation(self, epoch: int) -> Sequence[int]:
         if not self.shuffle:
-            return list(range(self.count))
-        return sorted(range(self.count), key=lambda row: (_number(self.seed, epoch, row), row))
+            return range(self.count)
+        import numpy
+
+        # in arrays: with objects of Python it takes 150 bytes a row
+        keys = numpy.fromiter((_number(self.seed, epoch, row) for row in range(self.count)), numpy.uint64, self.count)
+        return array("Q", keys.argsort(kind="stable").astype(numpy.uint64).tobytes())
 
     def state(self) -> Mapping[str, Any]:
         return {"drawn": self.drawn}
@@ -52,5 +57,5 @@ class Order:
         self.drawn = int(state["drawn"])
 
 
-def _number(*parts: int) -> bytes:
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+def _number(*parts: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big")

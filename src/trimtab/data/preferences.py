@@ -58,7 +58,9 @@ def arranged_label(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "label" not in values:
         there = ", ".join(f"`{name}`" for name in values)
-        example = 'such as {"prompt": "2+2=", "completion": "4", "label": true}; for another name data.columns: {label: ...}'
+        example = (
+            'such as {"prompt": "2+2=", "completion": "4", "label": true}; for another name data.columns: {label: ...}'
+        )
         raise MessageError(f"no column `label`, found {there}", example)
     given = values["label"]
     label = LABELS.get(given.strip().lower() if isinstance(given, str) else given) if _is_plain(given) else None
@@ -70,7 +72,11 @@ def arranged_label(values: Mapping[str, Any]) -> dict[str, Any]:
 def remarks(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A line for each of our columns that the rows have under the name that guides give it."""
     first = next(iter(rows), {})
-    return [f"{theirs} -> {ours}: the column is read under this name" for ours, theirs in OTHER_NAMES.items() if theirs in first]
+    return [
+        f"{theirs} -> {ours}: the column is read under this name"
+        for ours, theirs in OTHER_NAMES.items()
+        if theirs in first
+    ]
 
 
 def _is_plain(value: Any) -> bool:

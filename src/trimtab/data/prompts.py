@@ -1,12 +1,16 @@
-"""Rows as prompts and demonstrations, tokenised once."""
+"""Rows as prompts and demonstrations.
+
+All rows are tokenised once before training, to see which of them fit; then each again when its turn comes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from trimtab.data import chat
+from trimtab.data.kept import Kept
 from trimtab.data.messages import Message, MessageError
 from trimtab.data.rows import MAX_FINDINGS, Row
 from trimtab.errors import DataError, Finding
@@ -53,18 +57,27 @@ class Left:
         )
 
 
-def prompts(rows: Sequence[Row], tokenizer: Any, limits: Limits, *, as_chat: bool = False) -> tuple[list[Prompt], Left]:
+def prompts(
+    rows: Sequence[Row], tokenizer: Any, limits: Limits, *, as_chat: bool = False
+) -> tuple[Sequence[Prompt], Left]:
     """The prompts of the rows, and how many rows were dropped or cut for length.
 
     Raises:
         DataError: none is left, one is too long under `refuse`, or the chat template refuses one.
         ModelError: a row is a conversation and the tokenizer has no chat template.
     """
-    found, left = [], Left()
-    for row, prompt in each(rows, lambda row: prompt_of(row, tokenizer, as_chat=as_chat)):
+
+    def make(row: Row) -> Prompt:
+        return prompt_of(row, tokenizer, as_chat=as_chat)
+
+    def again(row: Row) -> Prompt:
+        return within(make(row), limits, tokenizer)
+
+    found, left = Kept(rows, again), Left()
+    for number, (row, prompt) in enumerate(each(rows, make)):
         cut = fitting(row, prompt, limits, tokenizer, left)
         if cut is not None:
-            found.append(cut)
+            found.keep(number, cut)
     if not found:
         raise none_left(rows, limits)
     return found, left
@@ -79,7 +92,7 @@ def demonstrations(
     end_ids: frozenset[int] = frozenset(),
     as_chat: bool = False,
     train_on: str = "all",
-) -> tuple[list[Demonstration], Left]:
+) -> tuple[Sequence[Demonstration], Left]:
     """Prompts with the completion to imitate, and how many rows were dropped or cut for length.
 
     Args:
@@ -99,8 +112,12 @@ def demonstrations(
     def make(row: Row) -> Demonstration:
         return demonstration_of(row, tokenizer, eos_id, end_ids=ends, as_chat=as_chat, train_on=train_on)
 
-    found, left, fit = [], Left(), 0
-    for row, made in each(rows, make):
+    def again(row: Row) -> Demonstration:
+        made = make(row)
+        return replace(made, prompt=within(made.prompt, limits, tokenizer))
+
+    found, left, fit = Kept(rows, again), Left(), 0
+    for number, (row, made) in enumerate(each(rows, make)):
         prompt = fitting(row, made.prompt, limits, tokenizer, left)
         if prompt is None:
             continue
@@ -111,7 +128,7 @@ def demonstrations(
                 raise DataError([no_room(row, len(made.completion), room)])
             left.dropped += 1
             continue
-        found.append(Demonstration(prompt=prompt, completion=made.completion, text=made.text, mask=made.mask))
+        found.keep(number, replace(made, prompt=prompt))
     if not fit:
         raise none_left(rows, limits)
     if not found:
@@ -209,7 +226,10 @@ def _prompt(row: Row, text: str, tokens: tuple[int, ...], turns: list[Message] |
 
 
 def each(rows: Sequence[Row], make: Callable[[Row], Made]) -> Iterator[tuple[Row, Made]]:
-    """What is made of each row; all faults at once, up to twenty, once the rows are through."""
+    """What is made of each row; all faults at once, up to twenty, once the rows are through.
+
+    Without a fault, what comes is in the places of the rows.
+    """
     findings: list[Finding] = []
     for row in rows:
         try:
@@ -235,7 +255,14 @@ def fitting(row: Row, prompt: Prompt, limits: Limits, tokenizer: Any, left: Left
         left.dropped += 1
         return None
     left.truncated += 1
-    tokens = _cut(prompt.tokens, longest, tokenizer.bos_token_id)
+    return within(prompt, limits, tokenizer)
+
+
+def within(prompt: Prompt, limits: Limits, tokenizer: Any) -> Prompt:
+    """The prompt, its front cut off if it is longer than it may be."""
+    if len(prompt.tokens) <= limits.longest_prompt:
+        return prompt
+    tokens = _cut(prompt.tokens, limits.longest_prompt, tokenizer.bos_token_id)
     return Prompt(id=prompt.id, text=prompt.text, tokens=tokens, columns=prompt.columns)
 
 

@@ -39,7 +39,7 @@ class Data:
     __pydantic_config__ = STRICT
 
     train: str = "builtin:addition"
-    """A JSONL file with a prompt a line, or `builtin:addition`."""
+    """A file of rows (JSONL, gzip, Parquet), `hf:NAME[:SPLIT]`, or `builtin:addition`."""
     validation: str | None = None
     """Held-out rows of the same form; null switches evaluation off."""
     columns: Mapping[str, str] = field(default_factory=dict)

@@ -124,7 +124,7 @@ def _answer(sample: Sample) -> str:
 
 
 def _completion(sample: Sample) -> str:
-    reward = "not scored" if sample.reward is None else figures.typeset(sample.reward)
+    reward = sample.label or "not scored" if sample.reward is None else figures.typeset(sample.reward)
     cut = '<span class="cut">cut by the length limit</span>' if sample.is_truncated else ""
     return f'<div>{visible(sample.completion)}</div><span class="reward">{reward}</span>{cut}'
 

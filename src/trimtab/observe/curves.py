@@ -30,6 +30,7 @@ def sections(curves: Curves) -> list[Section]:
     """The sections that have something to show; every metric is in one of them."""
     found = [
         Section(title="Reward", charts=_reward(curves)),
+        Section(title="Preference", charts=_preference(curves)),
         Section(title="Loss", charts=_loss(curves)),
         Section(title="Divergence and entropy", charts=_each(curves, [*_starting(curves, "kl/"), "entropy"])),
         Section(title="Length", charts=_length(curves)),
@@ -67,6 +68,18 @@ def _reward(curves: Curves) -> list[Chart]:
     if "reward/mean" in curves or "eval/reward/mean" in curves:
         charts.insert(0, _reward_mean(curves))
     return charts
+
+
+def _preference(curves: Curves) -> list[Chart]:
+    """How pairs and labels are told apart, in training and in evaluation."""
+    found = [name for family in ("preference/", "reward_model/", "kto/") for name in _starting(curves, family)]
+    measured = [
+        name
+        for family in ("eval/preference/", "eval/reward_model/", "eval/kto/")
+        for name in _starting(curves, family)
+        if name.removeprefix("eval/") not in found
+    ]
+    return _each(curves, found + measured)
 
 
 def _reward_mean(curves: Curves) -> Chart:

@@ -181,6 +181,8 @@ class LiveView:
         text = Text(no_wrap=True, overflow="ellipsis")
         if sample.reward is not None:
             text.append(f"reward {short(sample.reward)}  ", style="dim")
+        if sample.label is not None:
+            text.append(f"{sample.label}  ", style="dim")
         if sample.is_truncated:
             text.append("cut  ", style="dim")
         text.append(prompt, style="dim")
@@ -195,10 +197,19 @@ class LiveView:
         return printable(text).encode(encoding, "replace").decode(encoding)
 
 
+JUDGED = {
+    "reward_model/accuracy": "accuracy",
+    "preference/accuracy": "accuracy",
+    "preference/margin": "margin",
+}
+"""Figures of runs that read preferences, and how they are called in short."""
+
+
 def plain_figures(metrics: Metrics) -> list[str]:
     """The figures of a step's plain line, `name value` each; only of metrics that are there."""
     said = [f"reward {metrics['reward/mean']:.3f}"] if "reward/mean" in metrics else []
     said += [f"{name} {short(metrics[name], 2)}" for name in metrics if name.startswith("loss/")]
+    said += [f"{label} {short(metrics[name], 2)}" for name, label in JUDGED.items() if name in metrics]
     kl = next((name for name in ("kl/reference", "kl/update") if name in metrics), "")
     names = {kl: "kl" if kl == "kl/reference" else kl, "entropy": "entropy", "length/mean": "length"}
     said += [f"{label} {short(metrics[name], 2)}" for name, label in names.items() if name in metrics]
@@ -212,6 +223,7 @@ def panel_figures(metrics: Metrics) -> list[tuple[str, str]]:
     """Rows of the panel, label and figures; only of metrics that are there."""
     rows = {
         "loss": _family(metrics, "loss/"),
+        "preference": "  ".join(f"{label} {short(metrics[name])}" for name, label in JUDGED.items() if name in metrics),
         "kl": _family(metrics, "kl/"),
         "entropy": short(metrics["entropy"]) if "entropy" in metrics else "",
         "length": _length(metrics),

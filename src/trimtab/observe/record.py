@@ -129,5 +129,6 @@ def seconds(record: RunRecord) -> float | None:
 
 def headline_metric(curves: Mapping[str, Points]) -> str | None:
     """The metric that says most about a run: evaluation before training, reward before loss."""
-    order = ("eval/reward/mean", "eval/loss/nll", "reward/mean", "loss/total", "loss/nll", "loss/policy")
+    judged = ("eval/reward_model/auc", "eval/preference/accuracy")
+    order = ("eval/reward/mean", *judged, "eval/loss/nll", "reward/mean", "loss/total", "loss/nll", "loss/policy")
     return next((name for name in order if name in curves), None)

@@ -202,7 +202,7 @@ def _head(model: Sizes) -> int:
 def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics, *, longest: int) -> Demand:
     """What a configuration wants to hold; `models` are those of the roles that have weights of their own."""
     samples = bool(config.need & Need.ROLLOUTS)
-    group = config.sampling.group_size if samples else 1
+    group = config.sampling.group_size if samples else _completions_read(config)
     rows = config.train.prompts_per_step * group
     prompts = -(-config.train.prompts_per_step // config.train.minibatches)
     plain = Demand(
@@ -217,6 +217,11 @@ def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics
     return with_settings(plain, config.policy, config.reference, device=numerics.device)
 
 
+def _completions_read(config: RunConfig) -> int:
+    """Completions of a prompt where rows are read: a pair has two."""
+    return 2 if config.need & Need.PAIRS else 1
+
+
 def checkpoints_kept(config: RunConfig) -> int:
     """How many checkpoints a run has at its end, at most: step 0, the kept, the rolling, the best."""
     settings, steps = config.checkpoint, config.train.max_steps
@@ -226,17 +231,24 @@ def checkpoints_kept(config: RunConfig) -> int:
 
 
 def time_of(
-    config: RunConfig, demand: Demand, speed: Speed, *, prompt_length: float, completion_length: float
+    config: RunConfig,
+    demand: Demand,
+    speed: Speed,
+    *,
+    prompt_length: float,
+    completion_length: float,
+    every: int,
 ) -> tuple[dict[str, float], float]:
-    """Seconds of a step's phases, and of all steps with their evaluations."""
+    """Seconds of a step's phases, and of all steps with their evaluations, one in `every` steps."""
     samples = bool(config.need & Need.ROLLOUTS)
+    completions = config.sampling.group_size if samples else _completions_read(config)
     work = Work(
         policy=demand.policy,
         critic=demand.critic,
         reference=demand.reference,
         prompts=config.train.prompts_per_step,
-        rows=config.train.prompts_per_step * (config.sampling.group_size if samples else 1),
-        evaluated=config.eval.prompts if config.data.validation is not None else 0,
+        rows=config.train.prompts_per_step * completions,
+        evaluated=config.eval.prompts * (1 if samples else completions) if config.data.validation is not None else 0,
         rows_at_once=demand.rows_at_once,
         prompt_length=prompt_length,
         completion_length=completion_length,
@@ -248,7 +260,7 @@ def time_of(
     )
     phases = step_seconds(work, speed)
     steps = config.train.max_steps
-    evaluations = 2 + (steps - 1) // config.eval.every if work.evaluated else 0
+    evaluations = 2 + (steps - 1) // every if work.evaluated else 0
     return phases, steps * sum(phases.values()) + evaluations * evaluation_seconds(work, speed)
 
 
@@ -263,12 +275,18 @@ class Advice:
     note: str = ""
 
 
-def advice(config: RunConfig) -> list[Advice]:
-    """What the guides' figures say to a configuration. Nothing here is a fault."""
+def advice(config: RunConfig, rows: int | None = None) -> list[Advice]:
+    """What the guides' figures say to a configuration. Nothing here is a fault.
+
+    Args:
+        rows: of the training data, if they have been read.
+    """
     found: list[Advice] = []
     resolved = config.resolved
     if config.need & Need.ROLLOUTS:
         found += _sampling(config)
+    if config.need & (Need.PAIRS | Need.LABELS):
+        found += _preference(config, rows)
     if "kl" in resolved:
         found.append(_kl(resolved["kl"]["coef"], bool(config.need & Need.REFERENCE)))
     if "gamma" in resolved.get("advantage", {}):
@@ -302,6 +320,33 @@ def _sampling(config: RunConfig) -> list[Advice]:
             note="" if rows >= least else f"noisy gradients; train.prompts_per_step={-(-least // size)} gives it",
         ),
     ]
+
+
+ACCURACY = 0.85
+"""Of the implicit rewards on pairs that were not trained on."""
+SUMMED = ("dpo", "cdpo", "robust_dpo", "hinge", "kto")
+"""Algorithms whose beta multiplies a sum of log-ratios, which is what the guides' figure is for."""
+
+
+def _preference(config: RunConfig, rows: int | None) -> list[Advice]:
+    what = "pairs" if config.need & Need.PAIRS else "judged rows"
+    found = []
+    if rows is not None:
+        note = "" if rows >= 100_000 else "few: the validation accuracy tells whether they are enough"
+        found.append(Advice(setting=what, yours=f"{rows:,}", guides="100,000 or more", note=note))
+    beta = config.resolved.get("preference", {}).get("beta")
+    if beta is not None and config.algorithm.name in SUMMED:
+        note = (
+            "" if 0.05 <= beta <= 0.3 else "weak hold on the reference" if beta < 0.05 else "strong hold: learns little"
+        )
+        found.append(Advice(setting="preference.beta", yours=f"{beta:g}", guides="0.05 to 0.3", note=note))
+    figure = "eval/reward_model/auc" if config.need & Need.SCORES else "eval/preference/accuracy"
+    least = 0.9 if config.need & Need.SCORES else ACCURACY
+    note = "" if config.data.validation is not None else "data.validation is not set, so it will not be known"
+    found.append(Advice(setting=figure, yours="after training", guides=f"more than {least:g}", note=note))
+    if config.need & Need.REFERENCE:
+        found.append(Advice(setting="eval/preference/js", yours="after training", guides="less than 0.05", note=note))
+    return found
 
 
 def _kl(coefficient: Any, has_reference: bool) -> Advice:

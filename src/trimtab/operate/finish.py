@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,13 +28,12 @@ def write_final(directory: RunDirectory, checkpoints: Checkpoints) -> int | None
     if (policy / "adapter_config.json").is_file():
         from trimtab.models import lora
 
-        lora.write_merged(policy, scratch)
+        writer.fill(scratch, lambda to: lora.write_merged(policy, to))
     else:
-        shutil.copytree(policy, scratch)
+        writer.copy_tree(policy, scratch)
     writer.write_bytes(scratch / "README.md", model_card(directory, step).encode())
-    if directory.final.exists():
-        writer.remove_tree(directory.final)
-    writer.rename(scratch, directory.final)
+    writer.sync(scratch)
+    writer.replace_directory(scratch, directory.final)
     return step
 
 
@@ -47,7 +45,7 @@ def model_card(directory: RunDirectory, step: int) -> str:
     table = f"\n| evaluation | value |\n|---|---|\n{figures}\n" if figures else ""
     return f"""---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {"text-classification" if facts.get("algorithm") == "reward_model" else "text-generation"}
 tags: [trimtab, {facts.get("algorithm", "")}]
 ---
 
@@ -131,13 +129,13 @@ def write_failure(directory: RunDirectory, *, code: int, cause: str, place: str,
 
 
 def clear_failure(directory: RunDirectory) -> None:
-    directory.failure.unlink(missing_ok=True)
+    writer.remove_file(directory.failure)
 
 
 def outcome_line(directory: RunDirectory) -> str:
     """One line of what the run achieved."""
     evaluations = journal.read(directory.journal).evaluations()
-    for name in ("eval/reward/mean", "eval/loss/nll"):
+    for name in ("eval/reward/mean", "eval/reward_model/auc", "eval/preference/accuracy", "eval/loss/nll"):
         values = [(e["step"], e["metrics"][name]) for e in evaluations if name in e["metrics"]]
         if values:
             (first, before), (last, after) = values[0], values[-1]

@@ -219,7 +219,16 @@ class PreparedRun:
         self.close()
 
 
-SHOWN = ("reward/mean", "eval/reward/mean", "eval/loss/nll", "loss/total", "kl/reference", "entropy", "length/mean")
+SHOWN = (
+    "reward/mean",
+    "eval/reward/mean",
+    "eval/loss/nll",
+    "eval/preference/accuracy",
+    "loss/total",
+    "kl/reference",
+    "entropy",
+    "length/mean",
+)
 
 
 def _curves(metrics: list[dict[str, float]]) -> dict[str, str]:

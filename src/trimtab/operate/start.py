@@ -65,6 +65,19 @@ def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
             (f"status {run}", "what the run did"),
             ("algorithms grpo", "formula, needs and settings"),
         ]
+    elif not config.need & Need.ROLLOUTS:
+        hints = [
+            (f"eval {run}", "the evaluation alone"),
+            (f"status {run}", "what the run did"),
+            (f"config show {file}", "every setting, resolved"),
+        ]
+        if config.need & Need.PAIRS and not config.need & Need.SCORES:
+            other = "ipo" if config.algorithm.name != "ipo" else "dpo"
+            words = f"train {file} algorithm={other} --run-dir {run}-{other}"
+            hints.insert(0, (words, "another algorithm by one word"))
+        if config.need & Need.SCORES:
+            words = f"train examples/demo/grpo.yaml rewards='[{{model: {run}}}]'"
+            hints.insert(0, (words, "a policy that is paid by it"))
     else:
         other = "ppo" if config.algorithm.name != "ppo" else "grpo"
         start = f" policy.model={config.policy.model}" if config.policy.model != "builtin:tiny" else ""
@@ -278,7 +291,8 @@ def _conclude(
     for complaint in finish.write_report(directory, outcome=f"{ended}: {outcome}", next_steps=hints):
         say(f"report.png is not written: {complaint}")
     say(f"\n{ended}: {outcome}")
-    say(f"model   {finish.relative(directory.final)}  (step {best}; loads with AutoModelForCausalLM.from_pretrained)")
+    reader = "AutoModelForSequenceClassification" if config.need & Need.SCORES else "AutoModelForCausalLM"
+    say(f"model   {finish.relative(directory.final)}  (step {best}; loads with {reader}.from_pretrained)")
     say(f"report  {finish.relative(directory.report)}")
     say("\nnext:")
     for line in hints:

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab import algorithms
+from trimtab.errors import UserError
 from trimtab.operate.verdict import DAMAGE, Verdict, readable, reason
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
+from trimtab.types import Need
 
 
 def check_journal(
@@ -96,8 +99,14 @@ def _pairs(path: Path, step: Mapping[str, Any], _: Mapping[str, Any], verdict: V
 
 
 def _group_size(resolved: Mapping[str, Any]) -> int:
-    """Completions a prompt; 1 where nothing is sampled."""
-    return int(resolved.get("sampling", {}).get("group_size", 1))
+    """Completions a prompt; where nothing is sampled 1, and 2 if the rows are pairs."""
+    if "group_size" in resolved.get("sampling", {}):
+        return int(resolved["sampling"]["group_size"])
+    try:
+        algorithm = algorithms.load(str(resolved.get("algorithm")))
+        return 2 if Need.PAIRS in algorithm.needs(algorithm.config()) else 1
+    except UserError:  # a plug-in that is not installed here
+        return 1
 
 
 def _is_dynamic(step: Mapping[str, Any]) -> bool:

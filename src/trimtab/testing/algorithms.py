@@ -20,24 +20,41 @@ from trimtab.types import Need
 
 TOLERANCE = 1e-6
 """Relative to max(1, |expected|), float32."""
+CUTS: tuple[list[list[int]], ...] = (
+    [[0, 1, 2, 3], [4, 5, 6, 7]],
+    [[7], [6, 5], [], [4, 0], [1, 2, 3]],
+    [[row] for row in range(8)],
+)
+"""Rows of the micro-batches that an update is cut into."""
+PAIR_CUTS: tuple[list[list[int]], ...] = (
+    [[0, 1, 2, 3], [4, 5, 6, 7]],
+    [[7, 6], [], [5, 0, 4, 1], [3, 2]],
+    [[row, row + 1] for row in range(0, 8, 2)],
+)
+"""The rows of a pair stay together."""
+
+
+def _case(algorithm: Algorithm, seed: int) -> cases.Case:
+    """Rows of the kind that the algorithm learns from."""
+    return cases.make(seed, need=algorithm.needs(rich_config(algorithm)))
 
 
 def gradient_does_not_depend_on_the_micro_batches(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     whole = cases.evaluate(algorithm, config, case)
-    for cuts in ([[0, 1, 2, 3], [4, 5, 6, 7]], [[7], [6, 5], [], [4, 0], [1, 2, 3]], [[row] for row in range(8)]):
+    for cuts in PAIR_CUTS if Need.PAIRS in algorithm.needs(config) else CUTS:
         _same(whole, cases.evaluate(algorithm, config, case, cuts), f"cut into {cuts}")
 
 
 def gradient_does_not_depend_on_padding(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     whole, wide = cases.evaluate(algorithm, config, case), cases.evaluate(algorithm, config, cases.padded(case, 5))
     cut = {n: g[:, : case.batch.loss_mask.shape[1]] if g.ndim == 2 else g for n, g in wide.gradients.items()}
     _same(whole, replace(wide, gradients=cut), "padded by 5")
 
 
 def gradient_does_not_depend_on_the_order_of_rows(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     order = torch.randperm(len(case.batch), generator=torch.Generator().manual_seed(seed + 1)).tolist()
     moved = cases.evaluate(algorithm, config, cases.reordered(case, order))
     back = torch.argsort(torch.tensor(order))
@@ -49,7 +66,7 @@ def gradient_does_not_depend_on_the_order_of_rows(algorithm: Algorithm, seed: in
 
 
 def junk_in_masked_places_changes_no_bit(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     clean, dirty = cases.evaluate(algorithm, config, case), cases.evaluate(algorithm, config, cases.padded(case, 0))
     assert clean.loss == dirty.loss, f"loss {clean.loss} became {dirty.loss}"
     for name, gradient in clean.gradients.items():
@@ -57,7 +74,7 @@ def junk_in_masked_places_changes_no_bit(algorithm: Algorithm, seed: int = 0) ->
 
 
 def a_masked_token_gets_no_gradient(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     off = ~case.batch.loss_mask
     for name, gradient in cases.evaluate(algorithm, config, case).gradients.items():
         if gradient.ndim == 2:
@@ -65,7 +82,7 @@ def a_masked_token_gets_no_gradient(algorithm: Algorithm, seed: int = 0) -> None
 
 
 def equal_rewards_give_a_finite_loss(algorithm: Algorithm, seed: int = 0) -> None:
-    result = cases.evaluate(algorithm, plain_config(algorithm), cases.equal_rewards(cases.make(seed)))
+    result = cases.evaluate(algorithm, plain_config(algorithm), cases.equal_rewards(_case(algorithm, seed)))
     _finite(result)
 
 
@@ -79,7 +96,7 @@ def a_group_without_spread_gets_exactly_zero(algorithm: Algorithm, seed: int = 0
 
 
 def nothing_to_learn_from_is_no_fault(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     nothing = torch.zeros_like(case.batch.loss_mask)
     empty = cases.Case(
         batch=replace(case.batch, loss_mask=nothing),
@@ -118,19 +135,21 @@ def _left_out(algorithm: Algorithm, config: Any, case: cases.Case) -> Tensor:
 
 
 def a_coefficient_of_zero_removes_its_term_and_need(algorithm: Algorithm, seed: int = 0) -> None:
-    case = cases.make(seed)
+    case = _case(algorithm, seed)
     default = plain_config(algorithm)
     default = with_value(default, "kl", "where", "loss") or default
     for section, key, term, need in (
         ("kl", "coef", "kl", Need.REFERENCE),
         ("policy", "entropy_coef", "entropy", Need.ENTROPY),
+        ("preference", "nll_coef", "nll", Need.NONE),
+        ("preference", "center", "center", Need.NONE),
     ):
         on = with_value(default, section, key, 0.3)
         if on is None:
             continue
         off = with_value(on, section, key, 0.0)
         assert need in algorithm.needs(on), f"{section}.{key} 0.3 does not need {need.name}"
-        assert need not in algorithm.needs(off), f"{section}.{key} 0 still needs {need.name}"
+        assert not need & algorithm.needs(off), f"{section}.{key} 0 still needs {need.name}"
         assert term in cases.evaluate(algorithm, on, case).terms, f"{section}.{key} 0.3 adds no term `{term}`"
         assert term not in cases.evaluate(algorithm, off, case).terms, f"{section}.{key} 0 keeps the term `{term}`"
 
@@ -152,7 +171,7 @@ def it_reports_what_it_names(algorithm: Algorithm, seed: int = 0) -> None:
     if algorithm.metrics is None:
         assert not algorithm.reports, f"it has no `metrics` but names {algorithm.reports}"
         return
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     advantages = cases.advantages_of(algorithm, config, case)
     frozen = update.with_statistics(algorithm, config, case.batch, case.frozen, advantages, case.policy)
     found = algorithm.metrics(case.batch, frozen, advantages, case.policy, config)
@@ -164,16 +183,18 @@ def it_reports_what_it_names(algorithm: Algorithm, seed: int = 0) -> None:
 
 def it_runs_with_exactly_the_parts_it_needs(algorithm: Algorithm, seed: int = 0) -> None:
     for config in (plain_config(algorithm), rich_config(algorithm)):
-        _finite(cases.evaluate(algorithm, config, cases.make(seed), needs_only=True))
+        _finite(cases.evaluate(algorithm, config, _case(algorithm, seed), needs_only=True))
 
 
 def without_a_part_it_says_so(algorithm: Algorithm, seed: int = 0) -> None:
-    config, case = rich_config(algorithm), cases.make(seed)
+    config, case = rich_config(algorithm), _case(algorithm, seed)
     need = algorithm.needs(config)
     withheld: dict[Need, Callable[[cases.Case], cases.Case]] = {
         Need.OLD_LOG_PROBS: lambda c: replace(c, frozen=replace(c.frozen, old_log_probs=None)),
         Need.REFERENCE: lambda c: replace(c, frozen=replace(c.frozen, ref_log_probs=None)),
         Need.VALUES: lambda c: replace(c, frozen=replace(c.frozen, old_values=None)),
+        Need.MISMATCHED: lambda c: replace(c, frozen=replace(c.frozen, mismatched_log_ratios=None)),
+        Need.SCORES: lambda c: replace(c, policy=replace(c.policy, scores=None)),
     }
     for part, without in withheld.items():
         if part not in need:
@@ -187,10 +208,10 @@ def without_a_part_it_says_so(algorithm: Algorithm, seed: int = 0) -> None:
 
 
 def what_counts_does_not_depend_on_the_policy(algorithm: Algorithm, seed: int = 0) -> None:
-    case, config = cases.make(seed), rich_config(algorithm)
+    case, config = _case(algorithm, seed), rich_config(algorithm)
     advantages = cases.advantages_of(algorithm, config, case)
     found = []
-    for policy in (case.policy, cases.make(seed + 1).policy):
+    for policy in (case.policy, _case(algorithm, seed + 1).policy):
         given = replace(policy, loss_mask=case.batch.loss_mask)
         frozen = update.with_statistics(algorithm, config, case.batch, case.frozen, advantages, given)
         terms = algorithm.terms(case.batch, frozen, advantages, given, config)
@@ -246,6 +267,9 @@ def rich_config(algorithm: Algorithm) -> Any:
     switched_on = (
         ("kl", "coef", 0.1),
         ("policy", "entropy_coef", 0.05),
+        ("preference", "nll_coef", 0.2),
+        ("preference", "label_smoothing", 0.1),
+        ("preference", "center", 0.01),
         ("mismatch", "mode", "truncate"),
         ("mismatch", "high", 1.005),
     )

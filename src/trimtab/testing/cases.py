@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.train import update
-from trimtab.types import Advantages, Batch, Frozen, Policy
+from trimtab.types import Advantages, Batch, Frozen, Need, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,14 @@ class Result:
     """[B, T] by the policy's field, for the rows in their order."""
 
 
-def make(seed: int = 0, *, dtype: torch.dtype = torch.float32, width: int = 7, ratio_one: bool = False) -> Case:
+def make(
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    width: int = 7,
+    ratio_one: bool = False,
+    need: Need = Need.ROLLOUTS,
+) -> Case:
     """Eight rows of four prompts: groups of 3, 2, 2 and 1, one empty completion, one of one token, two with holes.
 
     Args:
@@ -38,6 +45,7 @@ def make(seed: int = 0, *, dtype: torch.dtype = torch.float32, width: int = 7, r
         dtype: of rewards, log-probs, values.
         width: the longest completion, at least 4.
         ratio_one: the policy is as it was when it sampled.
+        need: with `PAIRS` the rows are four pairs instead, one of them with an empty side; with `LABELS` eight prompts.
     """
     random = torch.Generator().manual_seed(seed)
 
@@ -81,7 +89,42 @@ def make(seed: int = 0, *, dtype: torch.dtype = torch.float32, width: int = 7, r
         values=normal(rows, width),
         scores=normal(rows),
     )
-    return Case(batch=_with_two_rewards(batch, normal(rows)), frozen=frozen, policy=policy)
+    batch = _with_two_rewards(batch, normal(rows))
+    if need & Need.PAIRS:
+        batch = _in_pairs(batch, normal(rows // 2))
+    elif need & Need.LABELS:
+        labels = torch.tensor([True, False, True, True, False, False, True, False])
+        batch = replace(_read(batch, torch.arange(rows) + 3), is_chosen=labels)
+    if need & Need.MISMATCHED:
+        ratios = normal(rows)
+        ratios[3] = torch.nan
+        frozen = replace(frozen, mismatched_log_ratios=ratios)
+    return Case(batch=batch, frozen=frozen, policy=policy)
+
+
+def _read(batch: Batch, groups: Tensor) -> Batch:
+    """The rows as a source that reads would give them."""
+    nothing = torch.zeros(len(batch), dtype=torch.bool)
+    return replace(
+        batch,
+        group_ids=groups,
+        prompt_ids=groups + 40,
+        rewards=torch.zeros_like(batch.rewards),
+        is_scored=nothing,
+        is_truncated=nothing,
+        reward_parts=None,
+        reward_weights=None,
+        rollout_log_probs=None,
+        policy_versions=None,
+    )
+
+
+def _in_pairs(batch: Batch, margins: Tensor) -> Batch:
+    """Neighbours are pairs, in two of them the rejected row comes first; their ids do not rise."""
+    ids = torch.tensor([8, 8, 3, 3, 9, 9, 5, 5])
+    is_chosen = torch.tensor([True, False, False, True, True, False, False, True])
+    wider = margins.abs().double().repeat_interleave(2)
+    return replace(_read(batch, ids), pair_ids=ids, is_chosen=is_chosen, margins=wider)
 
 
 def _with_two_rewards(batch: Batch, second: Tensor) -> Batch:
@@ -143,8 +186,6 @@ def evaluate(
 
 def only_needed(algorithm: Algorithm, config: Any, case: Case) -> tuple[Frozen, Policy]:
     """The case with nothing that the algorithm has not asked for."""
-    from trimtab.types import Need
-
     need = algorithm.needs(config)
     frozen, policy = case.frozen, case.policy
     frozen = replace(
@@ -153,8 +194,16 @@ def only_needed(algorithm: Algorithm, config: Any, case: Case) -> tuple[Frozen, 
         ref_log_probs=frozen.ref_log_probs if Need.REFERENCE in need else None,
         old_values=frozen.old_values if Need.VALUES in need else None,
         bootstrap_values=frozen.bootstrap_values if Need.VALUES in need else None,
+        mismatched_log_ratios=frozen.mismatched_log_ratios if Need.MISMATCHED in need else None,
     )
-    policy = replace(policy, values=policy.values if Need.VALUES in need else None, scores=None)
+    scores = Need.SCORES in need
+    policy = replace(
+        policy,
+        log_probs=None if scores else policy.log_probs,
+        entropy=None if scores else policy.entropy,
+        values=policy.values if Need.VALUES in need else None,
+        scores=policy.scores if scores else None,
+    )
     return frozen, policy
 
 

@@ -426,7 +426,8 @@ class Learner:
             tally.add("ratio/mean", float(ratio.sum()), count)
             tally.most("ratio/max", float(ratio.max()))
             tally.least("ratio/min", float(ratio.min()))
-        if policy.log_probs is not None and frozen.ref_log_probs is not None:
+        is_sampled = batch.rollout_log_probs is not None  # of rows that are read, k3 says nothing of the policy
+        if is_sampled and policy.log_probs is not None and frozen.ref_log_probs is not None:
             k3 = kl_estimate(policy.log_probs, frozen.ref_log_probs, "k3")
             tally.add("kl/reference", float(k3[mask].sum()), count)
             self._observe_controlled_kl(step.kl, policy.log_probs, frozen, mask, tally)

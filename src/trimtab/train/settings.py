@@ -70,21 +70,23 @@ class EarlyStop:
     __pydantic_config__ = STRICT
 
     metric: str | None = None
-    """`eval/...`; auto is eval/reward/mean, or eval/loss/nll where nothing is sampled."""
+    """`eval/...`; auto is eval/reward/mean where completions are sampled, eval/preference/accuracy of pairs and labels,
+    eval/reward_model/auc of a reward model, eval/loss/nll of demonstrations."""
     patience: Annotated[int, Ge(1)] | None = 3
     """Evaluations without a better value before the run ends, completed; null: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eval:
-    """Evaluation on `data.validation`, greedy."""
+    """Evaluation on `data.validation`: greedy completions, or the algorithm's own figures where rows are read."""
 
     __pydantic_config__ = STRICT
 
-    every: Annotated[int, Ge(1)] = 50
-    """Steps between evaluations; the first and the last step are always evaluated."""
+    every: Annotated[int, Ge(1)] | Literal["epoch"] = 50
+    """Steps between evaluations, or `epoch`: as many as the training rows last for. The first and the last step are
+    always evaluated."""
     prompts: Annotated[int, Ge(1)] = 256
-    """The first so many validation rows."""
+    """The first so many validation rows; a pair is one."""
     early_stop: EarlyStop = field(default_factory=EarlyStop)
 
 

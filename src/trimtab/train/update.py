@@ -71,6 +71,7 @@ def weigh(algorithm: Algorithm, config: Any, batch: Batch, frozen: Frozen, advan
                 term.aggregation,
                 group_ids=batch.group_ids,
                 norm_length=term.norm_length,
+                count_dead_rows=term.count_dead_rows,
             )
     return found
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.algorithms import math
+from trimtab.algorithms import credit, math
 
 
 @given(
@@ -18,7 +18,7 @@ def test_equal_rewards_give_exactly_zero_at_any_size(reward, size, scale_by, bas
     rewards = torch.full((2 * size,), reward, dtype=torch.float32)
     rewards[size:] = torch.arange(size)
     groups = torch.arange(2 * size) // size
-    found = math.group_advantages(rewards, groups, scale_by=scale_by, baseline=baseline)
+    found = credit.group_advantages(rewards, groups, scale_by=scale_by, baseline=baseline)
     assert not bool(found[:size].any())
     assert bool(found[size:].any())
 
@@ -26,11 +26,11 @@ def test_equal_rewards_give_exactly_zero_at_any_size(reward, size, scale_by, bas
 @given(st.floats(-1000, 1000, width=32), st.integers(1, 100))
 def test_whitening_a_constant_gives_exactly_zero(value, size):
     on = torch.ones(1, size, dtype=torch.bool)
-    assert not bool(math.whiten(torch.full((1, size), value), on).any())
+    assert not bool(credit.whiten(torch.full((1, size), value), on).any())
 
 
 def test_a_leave_one_out_advantage_stays_bounded():
-    found = math.group_advantages(
+    found = credit.group_advantages(
         torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.zeros(4, dtype=torch.int64), baseline="loo", scale_by="group"
     )
     assert float(found.abs().max()) < 10
@@ -39,7 +39,7 @@ def test_a_leave_one_out_advantage_stays_bounded():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.float16])
 def test_rewards_of_any_type_are_computed_in_full(dtype):
     rewards = torch.tensor([1, 1, 1, 0], dtype=dtype)
-    found = math.group_advantages(rewards, torch.zeros(4, dtype=torch.int64))
+    found = credit.group_advantages(rewards, torch.zeros(4, dtype=torch.int64))
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-5)
 

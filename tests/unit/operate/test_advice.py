@@ -67,7 +67,7 @@ def test_a_run_that_reads_is_not_advised_on_sampling():
 def time_of(config, length=20.0):
     models = {"policy": memory.sizes("builtin:tiny")}
     demand = advice.demand_of(config, models, NUMERICS, longest=64)
-    return advice.time_of(config, demand, SPEED, prompt_length=6.0, completion_length=length)
+    return advice.time_of(config, demand, SPEED, prompt_length=6.0, completion_length=length, every=config.eval.every)
 
 
 def test_an_update_is_six_operations_a_parameter_and_token():
@@ -92,8 +92,8 @@ def test_twice_the_prompts_or_longer_completions_take_longer_and_so_do_more_step
 def test_an_own_critic_is_run_and_trained_as_well():
     config, tiny = config_of("ppo"), memory.sizes("builtin:tiny")
     demand = advice.demand_of(config, {"policy": tiny}, NUMERICS, longest=64)
-    without, _ = advice.time_of(config, demand, SPEED, prompt_length=6, completion_length=20)
-    both, _ = advice.time_of(config, replace(demand, critic=tiny), SPEED, prompt_length=6, completion_length=20)
+    without, _ = advice.time_of(config, demand, SPEED, prompt_length=6, completion_length=20, every=50)
+    both, _ = advice.time_of(config, replace(demand, critic=tiny), SPEED, prompt_length=6, completion_length=20, every=50)
     assert both["update"] > 1.5 * without["update"]
     assert both["freeze"] > without["freeze"]
     assert both["rollout"] == without["rollout"]
@@ -113,3 +113,13 @@ def test_no_more_checkpoints_are_counted_than_a_run_keeps():
     assert advice.checkpoints_kept(config_of("grpo", "train.max_steps=1")) == 2
     many = config_of("grpo", "train.max_steps=100000", "data.validation=builtin:addition")
     assert advice.checkpoints_kept(many) == 1 + 5 + 3 + 1
+
+
+def test_pairs_are_held_against_the_figures_of_the_guides():
+    config = configs.from_mapping({"algorithm": "dpo", "preference": {"beta": 0.5}, "data": {"validation": "v.jsonl"}})
+    found = {row.setting: row for row in advice.advice(config, rows=500)}
+    assert (found["pairs"].yours, found["pairs"].guides) == ("500", "100,000 or more")
+    assert found["preference.beta"].note.startswith("strong hold")
+    assert found["eval/preference/accuracy"].guides == "more than 0.85"
+    assert found["eval/preference/js"].guides == "less than 0.05"
+    assert not any("validation" in row.note for row in found.values() if row.setting.startswith("eval/"))

@@ -19,6 +19,7 @@ def batch(seed=0, rows=12, groups=4, width=6):
     prompts = torch.randint(1, 6, (rows,), generator=random)
     lengths = torch.randint(1, width + 1, (rows,), generator=random)
     mask = torch.arange(width)[None, :] < lengths[:, None]
+    engine = torch.Generator().manual_seed(seed + 1)
     return Batch(
         tokens=torch.randint(4, 95, (rows, 5 + width), generator=random),
         prompt_lengths=prompts,
@@ -30,11 +31,13 @@ def batch(seed=0, rows=12, groups=4, width=6):
         rewards=torch.rand(rows, generator=random),
         is_scored=torch.ones(rows, dtype=torch.bool),
         is_truncated=torch.rand(rows, generator=random) < 0.3,
+        rollout_log_probs=-4.5 + 0.2 * torch.randn(rows, width, generator=engine),
         policy_versions=torch.zeros(rows, width, dtype=torch.int64),
     )
 
 
-def learner(name="grpo", *, config=None, seed=0, critic="own", micro_batch_tokens=10_000, optim=None, **train):
+def learner(name="grpo", *, config=None, seed=0, critic="own", micro_batch_tokens=10_000, optim=None, settings=None, **train):
+    """`settings` go to the learner, `train` into its `Train`."""
     algorithm = algorithms.load(name)
     config = config or algorithm.config()
     loaded = policies.load("builtin:tiny", seed=seed)
@@ -56,6 +59,7 @@ def learner(name="grpo", *, config=None, seed=0, critic="own", micro_batch_token
         optim=optim or Optim(learning_rate=1e-3),
         train=Train(**{"max_steps": 10, **train}),
         micro_batch_tokens=micro_batch_tokens,
+        **(settings or {}),
     )
 
 

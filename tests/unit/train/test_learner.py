@@ -15,7 +15,7 @@ def worst_difference(a, b):
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "sft"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "gspo", "clip_cov", "sft"])
 def test_the_weights_after_a_step_do_not_depend_on_the_micro_batch_size(name):
     config = rich_config(algorithms.load(name))
     found = []
@@ -127,7 +127,7 @@ def test_a_critic_learns_to_predict_a_constant_reward(critic):
 
 def test_the_first_estimates_of_a_critic_are_zero():
     learner = learning.learner("ppo")
-    frozen = learner.models.freeze(learning.batch(), learner.need)
+    frozen = learner.models.freeze(learning.batch(), learner.main.need)
     assert not bool(frozen.old_values.any())
     assert not bool(frozen.bootstrap_values.any())
 
