@@ -39,4 +39,17 @@ NO_IMPROVEMENT = Rule(
     remedy="raise eval.early_stop.patience, or set it to null, to train all steps",
 )
 
-RULES = (NON_FINITE, NO_IMPROVEMENT)
+NO_SIGNAL = Rule(
+    name="no_signal",
+    condition="dynamic sampling found no group whose rewards differ, and a step trained on nothing that teaches",
+    limit=3,
+    action="stop",
+    causes=(
+        "the task is too hard for the model: no completion is ever right",
+        "the reward gives the same number to everything",
+        "the temperature is so low that the completions of a prompt are copies",
+    ),
+    remedy="look at the rewards in samples/, take easier prompts, or raise sampling.group_size or temperature",
+)
+
+RULES = (NON_FINITE, NO_SIGNAL, NO_IMPROVEMENT)

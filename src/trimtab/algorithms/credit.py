@@ -59,7 +59,7 @@ def overlong_penalty(
     >>> overlong_penalty(torch.tensor([2.0, 7.0, 12.0]), 10.0, 6.0)
     tensor([ 0.0000, -0.5000, -1.0000])
     """
-    return -factor * ((lengths - (max_length - buffer)) / buffer).clamp(0.0, 1.0)
+    return 0.0 - factor * ((lengths - (max_length - buffer)) / buffer).clamp(0.0, 1.0)
 
 
 def groups_with_spread(rewards: Tensor, group_ids: Tensor, *, tolerance: float = 1e-8) -> Tensor:

@@ -78,8 +78,8 @@ def log1mexp(x: Tensor) -> Tensor:
 
     Source: Maechler 2012, "Accurately computing log(1 - exp(-|a|))".
 
-    >>> log1mexp(torch.tensor([-1e-6, -100.0]))
-    tensor([-1.3816e+01, -3.7835e-44])
+    >>> log1mexp(torch.tensor([-1e-6, -20.0]))
+    tensor([-1.3816e+01, -2.0612e-09])
     """
     is_near = x > -0.6931471805599453
     near = torch.where(is_near, x, x.new_tensor(-1.0))

@@ -1,4 +1,4 @@
-"""When a run ends before its last step: numbers that are no numbers, or an evaluation that no longer improves."""
+"""When a run ends before its last step: numbers that are no numbers, nothing to learn from, or nothing more gained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.catalogue import is_better_lower
-from trimtab.rules import NO_IMPROVEMENT, NON_FINITE
+from trimtab.rules import NO_IMPROVEMENT, NO_SIGNAL, NON_FINITE
 from trimtab.types import StepReport, Verdict
 
 
@@ -24,6 +24,9 @@ class StepGuard:
         self._best: float | None = None
         self._without_improvement = 0
         self._non_finite = 0
+        self._without_signal = 0
+        self._rewards: tuple[float, float] | None = None
+        """The lowest and the highest mean reward of a step so far."""
 
     def judge(self, report: StepReport) -> Verdict:
         bad = report.metrics.get("updates/non_finite", 0.0) > 0 and report.metrics.get("updates/count", 0.0) == 0
@@ -34,7 +37,23 @@ class StepGuard:
                 f"{NON_FINITE.limit} times in a row {NON_FINITE.condition}; the weights are those of step {unchanged}"
             )
             return Verdict(action=NON_FINITE.action, reason=f"{reason}. {NON_FINITE.remedy.capitalize()}")
-        return self._judge_evaluation(report)
+        return self._judge_signal(report) or self._judge_evaluation(report)
+
+    def _judge_signal(self, report: StepReport) -> Verdict | None:
+        """Dynamic sampling that finds nothing to learn from ends the run: learned if all have the best reward seen."""
+        reward, kept = report.metrics.get("reward/mean"), report.metrics.get("sampling/kept")
+        if reward is not None:
+            low, high = self._rewards or (reward, reward)
+            self._rewards = min(low, reward), max(high, reward)
+        if kept is None:
+            return None
+        self._without_signal = self._without_signal + 1 if kept == 0 else 0
+        if self._without_signal < NO_SIGNAL.limit:
+            return None
+        times = f"{NO_SIGNAL.limit} times in a row {NO_SIGNAL.condition}"
+        if reward is not None and self._rewards is not None and self._rewards[0] < reward >= self._rewards[1]:
+            return Verdict(action="finish", reason=f"every completion has the best reward seen, {reward:.4g}")
+        return Verdict(action=NO_SIGNAL.action, reason=f"{times}. {NO_SIGNAL.remedy.capitalize()}")
 
     def _judge_evaluation(self, report: StepReport) -> Verdict:
         value = report.metrics.get(self.metric)
@@ -59,6 +78,8 @@ class StepGuard:
             "best": self._best,
             "without_improvement": self._without_improvement,
             "non_finite": self._non_finite,
+            "without_signal": self._without_signal,
+            "rewards": self._rewards,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -66,3 +87,5 @@ class StepGuard:
             self._best = state["best"]
             self._without_improvement = int(state["without_improvement"])
         self._non_finite = int(state["non_finite"])
+        self._without_signal = int(state["without_signal"])
+        self._rewards = None if state["rewards"] is None else (state["rewards"][0], state["rewards"][1])

@@ -92,3 +92,36 @@ def test_a_restored_guard_judges_like_the_saved_one(cut):
     second.load_state(json.loads(json.dumps(first.state())))
     assert found + actions(second, *steps[cut:]) == expected
     assert second.state() == whole.state()
+
+
+def sampled(step, kept, reward):
+    return StepReport(step=step, metrics={"sampling/kept": float(kept), "reward/mean": reward, "updates/count": 1.0})
+
+
+def test_three_steps_in_a_row_in_which_no_group_teaches_stop_the_run():
+    guard = StepGuard(metric="eval/reward/mean", patience=None)
+    actions = [guard.judge(sampled(n, kept, 0.0)).action for n, kept in enumerate([0, 0, 5, 0, 0, 0], 1)]
+    assert actions == ["continue"] * 5 + ["stop"]
+    assert "no group whose rewards differ" in guard.judge(sampled(7, 0, 0.0)).reason
+
+
+def test_a_task_that_is_learned_ends_as_a_completed_run():
+    guard = StepGuard(metric="eval/reward/mean", patience=None)
+    actions = [
+        guard.judge(sampled(n, k, r)).action for n, (k, r) in enumerate([(4, 0.5), (0, 1.0), (0, 1.0), (0, 1.0)])
+    ]
+    assert actions == ["continue"] * 3 + ["finish"]
+
+
+def test_what_was_counted_survives_a_restart():
+    guard, other = (StepGuard(metric="eval/reward/mean", patience=None) for _ in range(2))
+    guard.judge(sampled(1, 0, 0.2))
+    guard.judge(sampled(2, 0, 0.2))
+    other.load_state(json.loads(json.dumps(guard.state())))
+    assert other.judge(sampled(3, 0, 0.2)).stops
+
+
+def test_a_run_without_dynamic_sampling_is_not_judged_by_it():
+    guard = StepGuard(metric="eval/reward/mean", patience=None)
+    found = [guard.judge(StepReport(step=n, metrics={"reward/mean": 0.0})).action for n in range(5)]
+    assert found == ["continue"] * 5
