@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests import online
 from tests.unit.train import learning
 from trimtab import algorithms
 from trimtab import config as configs
@@ -19,6 +20,7 @@ from trimtab.rewards.scorer import Scorer
 from trimtab.rewards.settings import RewardSpec
 from trimtab.rollout.scheduler import SamplingSource
 from trimtab.testing import cases
+from trimtab.testing.algorithms import with_value
 from trimtab.types import Frozen, Rollout
 
 
@@ -87,6 +89,20 @@ def test_an_advantage_over_the_others_stays_small_when_it_is_scaled():
     one, zeros = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.zeros(4, dtype=torch.int64)
     found = group_advantages(one, zeros, baseline="loo", scale_by="group")
     assert found.tolist() == pytest.approx([2.0, -2 / 3, -2 / 3, -2 / 3], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", online.GROUPED)
+def test_an_advantage_over_the_others_stays_small_with_every_algorithm_that_can_scale_it(name):
+    algorithm, case = algorithms.load(name), cases.make()
+    for rewards in ([1, 0, 0, 0, 0, 0, 0, 0], [0.1] * 7 + [0.1 + 1e-9], [1e6, 1e6 + 1e-3] * 4):
+        batch = replace(
+            case.batch, rewards=torch.tensor(rewards, dtype=torch.float64), group_ids=torch.tensor([0] * 4 + [1] * 4)
+        )
+        config = algorithm.config()
+        for key, value in (("baseline", "loo"), ("scale_by", "group")):
+            config = with_value(config, "advantage", key, value) or config
+        found = algorithm.advantages(batch, case.frozen, config).values
+        assert float(found.abs().max()) <= 10.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

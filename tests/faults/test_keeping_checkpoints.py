@@ -9,11 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trimtab.errors import StorageError
-from trimtab.store import writer
+from trimtab.store import disk
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.settings import Checkpoint
 
-OPERATIONS = ("make_directory", "write_bytes", "sync", "rename", "remove_tree", "readable_by_umask")
 
 
 class State:
@@ -50,13 +49,14 @@ def fail_at(patch, number):
 
         return operation
 
-    for name in OPERATIONS:
-        patch.setattr(writer, name, limited(name, getattr(writer, name)))
+    for name in disk.OPERATIONS:
+        patch.setattr(disk, name, limited(name, getattr(disk, name)))
     return asked
 
 
 @pytest.mark.parametrize("step", [2, 3], ids=["a step that is there already", "a new step"])
 def test_of_one_kept_checkpoint_no_failed_save_takes_the_last_good_one(tmp_path, monkeypatch, step):
+    monkeypatch.setattr(disk, "sync", lambda path: path.stat())
     for number in itertools.count(1):
         rule = Checkpoint(every=1, keep=1, rolling_every=1, rolling_keep=1)
         store = CheckpointStore(tmp_path / f"{number}", rule, max_steps=9)

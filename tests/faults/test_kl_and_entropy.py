@@ -6,11 +6,14 @@ import math
 import pytest
 import torch
 
+from tests import online, table_model
 from tests.runs import small
 from tests.unit.train import learning
 from trimtab.algorithms.math import kl_estimate, kl_loss
 from trimtab.models import policy as policies
 from trimtab.models.roles import InProcessModels
+from trimtab.testing import cases
+from trimtab.train.settings import Optim
 from trimtab.types import Need
 
 FAR = (-1000.0, -100.0, -20.0, 0.0)
@@ -27,6 +30,21 @@ def test_kl_of_policies_that_are_far_apart_has_a_finite_value_and_gradient(estim
         assert bool(value.isfinite().all()), (own, other)
         assert bool(log_probs.grad.isfinite().all()), (own, other)
         assert estimator == "k1" or float(kl_estimate(log_probs.detach(), others, estimator)) >= 0.0
+
+
+@pytest.mark.parametrize("name", online.NAMES)
+def test_a_kl_to_the_reference_falls_with_every_algorithm_when_nothing_else_pulls(name):
+    coefficients = [
+        ("kl", "coef", 1000.0),
+        ("kl", "where", "loss"),
+        ("policy", "entropy_coef", 0.0),
+        ("value", "coef", 0.0),
+    ]
+    config = table_model.config_of(name, *coefficients, ("mismatch", "mode", "off"))
+    learner = table_model.learner(name, config, optim=Optim(learning_rate=0.01))
+    batch = cases.equal_rewards(cases.make()).batch
+    kl = [learner.update(batch).metrics["kl/reference"] for _ in range(20)]
+    assert kl[-1] < 0.5 * kl[0]
 
 
 def test_entropy_of_a_padded_row_is_that_of_the_row_alone():

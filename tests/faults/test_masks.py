@@ -7,7 +7,7 @@ import torch
 
 from tests.unit.train import learning
 from trimtab import algorithms
-from trimtab.algorithms import credit, math
+from trimtab.algorithms import credit
 from trimtab.testing.algorithms import rich_config, with_value
 from trimtab.train import figures
 

@@ -41,7 +41,7 @@ STEERED = ["kl.where=loss", "kl.controller_target=1e-9", "train.max_steps=2"]
 HASTY = ["optim.learning_rate=0.05"]
 APART = ["sampling.top_p=0.5"]
 """The engine samples from another distribution than the trainer has."""
-CORRECTED = ["mismatch.mode=truncate", "mismatch.high=0.6", *APART]
+CORRECTED = ["mismatch.mode=truncate", "mismatch.high=0.5", *APART]
 PICKED = ["policy.cov_share=1.0", "policy.cov_low=-9.0", "policy.cov_high=9.0"]
 QUICK = [
     "rewards=[{name: length, options: {max_tokens: 7}}, {name: length, options: {max_tokens: 5}}]",
@@ -167,8 +167,8 @@ FLIPS = {
         ("mismatch.mode", "mask", CORRECTED),
         ("mismatch.mode", "geometric_mask", CORRECTED),
         ("mismatch.level", "sequence", CORRECTED),
-        ("mismatch.low", "0.58", CORRECTED),
-        ("mismatch.high", "0.1", CORRECTED),
+        ("mismatch.low", "0.58", ["mismatch.mode=truncate", *APART]),
+        ("mismatch.high", "0.5", ["mismatch.mode=mask", *APART]),
     ],
     "gspo": [
         ("policy.clip_low", "0.009", []),

@@ -10,13 +10,19 @@ value: {clip_ratio: 0.2}
 """
 QUICK = ["data.validation=null", "train.minibatches=1"]
 OTHERS = {
-    "gspo_segment": [*QUICK, "mismatch.mode=truncate", "kl.coef=0.1", "kl.controller=adaptive", "kl.controller_target=1"],
-    "cispo": QUICK,
+    "gspo_segment": [
+        *QUICK,
+        "mismatch.mode=truncate",
+        "kl.coef=0.1",
+        "kl.controller=adaptive",
+        "kl.controller_target=1",
+    ],
+    "cispo": [*QUICK, "mix=[{algorithm: sft, data: 'builtin:addition', weight: 0.5, rows_per_step: 2}]"],
     "sapo": QUICK,
     "clip_cov": QUICK,
-    "sft": ["train.minibatches=1"],
+    "sft": ["train.minibatches=1", "policy.autocast=float16"],
     "dpo": ["train.minibatches=1", "preference.nll_coef=0.1"],
-    "kto": ["train.minibatches=1"],
+    "kto": ["train.minibatches=1", "train.prompts_per_step=12", "eval.prompts=20"],
     "reward_model": ["train.minibatches=1", "preference.center=0.1"],
 }
 """What else must be set for what only these record."""

@@ -10,7 +10,7 @@ PLUGIN_API = 1
 NAMES = {
     "PLUGIN_API", "STRICT", "Advantages", "Aggregation", "Algorithm", "Batch", "Coefficient", "EntropyAndLoss", "Frozen",
     "Group", "Kl", "KlLimit", "Mismatch", "Need", "Policy", "Share", "Shared", "Sums", "Term", "Terms", "TokenClip",
-    "chosen_nll", "clip_shares", "group_relative", "kl_target", "no_advantages", "number", "policy_term", "require",
+    "chosen_nll", "clip_shares", "discount_remark", "group_relative", "kl_target", "no_advantages", "number", "policy_term", "require",
     "reward_kl", "shared_terms", "term", "token_ratio", "token_rewards", "torch",
 }  # fmt: skip
 REQUIRED = {
@@ -39,7 +39,7 @@ OPTIONAL = {
     },
     "Policy": {"log_probs", "entropy", "values", "scores"},
     "Advantages": {"returns"},
-    "Term": {"over", "coefficient", "norm_length"},
+    "Term": {"over", "coefficient", "norm_length", "count_dead_rows"},
     "Sums": set(),
 }  # fmt: skip
 NEEDS = {

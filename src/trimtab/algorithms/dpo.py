@@ -64,7 +64,7 @@ class DPOConfig:
     preference: Preference = field(default_factory=Preference)
 
 
-Loss = Callable[[torch.Tensor, float], torch.Tensor]
+Loss = Callable[["torch.Tensor", float], "torch.Tensor"]
 """Of (beta h [N], label smoothing)."""
 
 

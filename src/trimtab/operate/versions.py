@@ -122,7 +122,7 @@ def against(
     """How a run of this configuration, here and now, would differ from one that was made."""
     ours = {
         "versions": {name: _now(name) for name in other.facts.get("versions", {})},
-        "numerics": asdict(numerics),
+        "numerics": {name: value for name, value in asdict(numerics).items() if name != "threads_by"},
         "seeds": {"train": config.train.seed, "data": config.data.seed},
         "data_fingerprints": dict(fingerprints),
     }

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.algorithms import credit, math
+from trimtab.algorithms import credit
 
 
 @given(

@@ -182,7 +182,7 @@ def test_show_gives_programs_the_same_values(trimtab, file):
 def test_the_schema_is_json(trimtab):
     code, out, _ = trimtab("config", "schema")
     assert code == 0
-    assert json.loads(out)["properties"]["algorithm"]["enum"][:3] == list(algorithms.MODULES)
+    assert json.loads(out)["properties"]["algorithm"]["enum"][: len(algorithms.MODULES)] == list(algorithms.MODULES)
 
 
 def test_diff_shows_what_resolves_differently(trimtab, file, tmp_path):
@@ -200,10 +200,44 @@ def test_diff_shows_what_resolves_differently(trimtab, file, tmp_path):
 def test_every_algorithm_is_listed_with_a_line(trimtab):
     code, out, _ = trimtab("algorithms")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()][:3] == list(algorithms.MODULES)
+    assert [line.split()[0] for line in out.splitlines()] == algorithms.names()
     assert [a["name"] for a in json.loads(trimtab("algorithms", "--json")[1])] == [
         line.split()[0] for line in out.splitlines()
     ]
+
+
+@pytest.mark.parametrize("name", list(algorithms.MODULES))
+def test_an_algorithm_shows_what_it_records_which_terms_its_loss_has_and_what_it_refuses(trimtab, name):
+    from trimtab.testing import cases
+    from trimtab.testing.algorithms import rich_config, with_value
+
+    out = trimtab("algorithms", name)[1]
+    described = json.loads(trimtab("algorithms", name, "--json")[1])
+    algorithm = algorithms.load(name)
+    config = rich_config(algorithm)
+    for key in (("kl", "where", "loss"), ("preference", "nll_coef", 0.1), ("preference", "center", 0.1)):
+        config = with_value(config, *key) or config
+    terms = cases.evaluate(algorithm, config, cases.make(need=algorithm.needs(config))).terms
+    names = [row["name"] for row in described["metrics"]]
+    assert {n for n in names if n.startswith("loss/")} == {f"loss/{term}" for term in terms}
+    assert set(algorithm.reports) <= set(names)
+    assert all(row["help"] and row["name"] in out for row in described["metrics"])
+    assert described["refuses"] == dict(algorithm.refuses)
+    assert all(why.split()[0] in out for why in algorithm.refuses.values())
+
+
+def test_dapo_shows_what_it_means_by_auto(trimtab):
+    out = trimtab("algorithms", "dapo")[1]
+    assert "sampling.dynamic.enabled  true" in out
+    assert "sampling.overlong.buffer  sampling.max_length / 5" in out
+    assert "what `auto` is" not in trimtab("algorithms", "grpo")[1]
+
+
+def test_nested_settings_are_shown_one_by_one(trimtab):
+    described = json.loads(trimtab("algorithms", "gspo_segment", "--json")[1])
+    keys = {row["key"]: row["default"] for row in described["settings"]}
+    assert (keys["policy.segment.length"], keys["kl.limit.warn"]) == (None, 0.03)
+    assert "policy.segment" not in keys
 
 
 @pytest.mark.parametrize("name", list(algorithms.MODULES))

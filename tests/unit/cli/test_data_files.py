@@ -56,6 +56,12 @@ def test_the_summary_names_what_is_wrong_with_its_places(run):
     assert "scene            sum 75 %, write 25 %" in out
 
 
+def test_control_characters_of_a_column_do_not_reach_the_terminal(run):
+    write("a.jsonl", [{"prompt": "a", "scene": "\x1b[2Jgone\ud83d"}])
+    code, out, _ = run("check", "a.jsonl")
+    assert (code, "\x1b" in out, "gone?" in out) == (0, False, True)
+
+
 def test_every_fault_is_shown_and_ends_with_2(run):
     write("a.jsonl", [PAIRS[0], {"prompt": "a", "chosen": "b"}, {"prompt": "a", "chosen": "b", "rejected": 3}])
     code, out, err = run("check", "a.jsonl")
@@ -118,6 +124,12 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(run, tmp_path):
     assert max(heights) == 180.0
 
 
+def test_a_page_that_cannot_be_written_is_said(run):
+    write("a.jsonl", PAIRS)
+    code, _, err = run("check", "a.jsonl", "--html", "nowhere/page.html")
+    assert (code, err) == (4, "error: nowhere/page.html: cannot be written: No such file or directory\n")
+
+
 def test_a_reward_model_is_asked_only_about_pairs(run):
     write("a.jsonl", [{"prompt": "a"}])
     code, _, err = run("check", "a.jsonl", "--reward-model", "builtin:tiny")
@@ -163,7 +175,7 @@ def test_a_split_keeps_every_line_as_it_stands_and_counts_scenes(run, tmp_path):
 def test_a_scene_that_is_too_small_is_named(run):
     write("a.jsonl", [*({"prompt": f"q{n}", "scene": "big"} for n in range(10)), {"prompt": "x", "scene": "small"}])
     out = run("split", "a.jsonl", "--to", "parts", "--by", "scene")[1]
-    assert "too small: small has 1 prompts for 3 parts, and is not in every part" in out
+    assert "too small: small has 1 prompt for 3 parts, and is not in every part" in out
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ def refused(algorithm, *words):
     [
         (["kl.coef=0.1", "kl.where=reward", "kl.target=old_policy"], ["kl.where: reward", "kl.target: old_policy"]),
         (
-            ["kl.coef={schedule: linear, from: 1, to: 0, steps: 5}", "kl.controller=adaptive", "kl.controller_target=1"],
+            [
+                "kl.coef={schedule: linear, from: 1, to: 0, steps: 5}",
+                "kl.controller=adaptive",
+                "kl.controller_target=1",
+            ],
             ["kl.controller: adaptive", "schedule in kl.coef"],
         ),
         (["kl.controller=penalty", "kl.controller_target=1"], ["kl.controller: penalty", "kl.coef: 0"]),
@@ -76,7 +80,9 @@ def test_a_group_of_one_is_refused_where_completions_are_compared(name):
 def keys(name):
     from trimtab.config import sections
 
-    return {f"{owner.section}.{key}" for owner in sections.of_algorithm(algorithms.load(name)) for key in owner.key_names()}
+    return {
+        f"{owner.section}.{key}" for owner in sections.of_algorithm(algorithms.load(name)) for key in owner.key_names()
+    }
 
 
 @pytest.mark.parametrize("name", online.NAMES)
@@ -87,13 +93,10 @@ def test_the_engine_s_correction_is_off_while_engine_and_trainer_are_one_model_a
 
 # ------------------------------------------------------------------------------------------------- of some of them
 @pytest.mark.parametrize("name", ["cispo", "gmpo", "sapo"])
-@pytest.mark.parametrize("on_the_command_line", [True, False])
-def test_a_dual_clip_is_refused_where_weights_are_bounded_already(name, on_the_command_line):
+@pytest.mark.parametrize(("words", "policy"), [(["policy.dual_clip=3.0"], {}), ([], {"dual_clip": 3.0})])
+def test_a_dual_clip_is_refused_where_weights_are_bounded_already(name, words, policy):
     with pytest.raises(ConfigError) as error:
-        if on_the_command_line:
-            load(name, "policy.dual_clip=3.0")
-        else:
-            load(name, policy={"dual_clip": 3.0})
+        load(name, *words, policy=policy)
     assert f"policy.dual_clip: 3.0 with algorithm: {name}" in str(error.value)
     assert "bounded" in str(error.value) or "bounds" in str(error.value)
 
@@ -154,7 +157,9 @@ def test_the_defaults_of_no_algorithm_are_remarked_on(name):
     assert load(name).remarks == ()
 
 
-@pytest.mark.parametrize(("length", "meant"), [(4, "every token has nearly a ratio of its own"), (2000, "nearly a whole completion")])
+@pytest.mark.parametrize(
+    ("length", "meant"), [(4, "every token has nearly a ratio of its own"), (2000, "nearly a whole completion")]
+)
 def test_segments_that_are_nearly_tokens_or_nearly_completions_are_remarked_on(length, meant):
     (remark,) = load("gspo_segment", f"policy.segment.length={length}").remarks
     assert f"policy.segment.length: {length}" in remark

@@ -36,7 +36,9 @@ def batch(seed=0, rows=12, groups=4, width=6):
     )
 
 
-def learner(name="grpo", *, config=None, seed=0, critic="own", micro_batch_tokens=10_000, optim=None, settings=None, **train):
+def learner(
+    name="grpo", *, config=None, seed=0, critic="own", micro_batch_tokens=10_000, optim=None, settings=None, **train
+):
     """`settings` go to the learner, `train` into its `Train`."""
     algorithm = algorithms.load(name)
     config = config or algorithm.config()

@@ -128,7 +128,12 @@ def test_a_fixed_coefficient_may_follow_a_schedule_and_keeps_no_state():
 
 def test_a_continued_controller_goes_on_from_the_same_bits(tmp_path):
     config = algorithms.load("grpo").config()
-    for key, value in {"coef": 0.1, "controller": "adaptive", "controller_target": 1e-4, "controller_horizon": 7}.items():
+    for key, value in {
+        "coef": 0.1,
+        "controller": "adaptive",
+        "controller_target": 1e-4,
+        "controller_horizon": 7,
+    }.items():
         config = with_value(config, "kl", key, value)
     first = learning.learner(config=config)
     for seed in (1, 2, 3):

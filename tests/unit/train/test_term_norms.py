@@ -19,7 +19,9 @@ def by_hand(learner, batch, rows):
     part, width = batch.rows(rows), batch.rows(rows).loss_mask.shape[1]
     policy = learner.models.forward(part, need)
     found = {}
-    for name, term in algorithm.terms(part, whole.rows(rows, width), advantages.rows(rows, width), policy, config).items():
+    for name, term in algorithm.terms(
+        part, whole.rows(rows, width), advantages.rows(rows, width), policy, config
+    ).items():
         mask = part.loss_mask if term.over is None else term.over
         weights = row_weights(mask, term.aggregation, group_ids=part.group_ids, norm_length=term.norm_length)
         loss = term.coefficient * (torch.where(mask, term.values, 0.0) * weights[:, None]).sum()

@@ -30,7 +30,9 @@ def test_the_policy_waits_for_the_critic_and_then_both_learn(critic):
         moments = {name.split(".")[1] for name in learner.tensors()}
         assert moments == ({"value"} if step <= WARMUP else {"policy", "value"}), "the policy's moments wait too"
         terms = {name for name in report.metrics if name.startswith("loss/")}
-        assert terms == ({"loss/value", "loss/total"} if step <= WARMUP else {"loss/policy", "loss/value", "loss/total"})
+        assert terms == (
+            {"loss/value", "loss/total"} if step <= WARMUP else {"loss/policy", "loss/value", "loss/total"}
+        )
         if step <= WARMUP:
             assert report.metrics["loss/total"] == report.metrics["loss/value"]
             assert report.metrics["kl/update"] == 0.0
