@@ -127,6 +127,7 @@ time/probe                   | seconds | forward pass on the probe tokens after 
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
 checkpoint/rejected          | checkpoints | damaged checkpoints passed over since the start
+drill/last_success           | seconds | unix time of the newest drill that passed; in RUN/drill.json, not in the journal
 memory/total                 | bytes   | resident memory of the process
 """
 

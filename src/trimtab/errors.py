@@ -18,6 +18,8 @@ TrimtabError                     1   internal fault, or a check that ran and fai
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -103,3 +105,14 @@ class RewardUnavailableError(TrimtabError):
 
 class Preempted(TrimtabError):  # noqa: N818 - it is a state, not a fault
     exit_code = 75
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str | None:
+    """What was probably meant: the candidate of the same letters in another order, else the one that looks most alike.
+
+    >>> nearest("gpro", ["gspo", "grpo"]), nearest("kl.ceof", ["kl.coef"]), nearest("zzz", ["kl"])
+    ('grpo', 'kl.coef', None)
+    """
+    known = list(candidates)
+    swapped = [name for name in known if sorted(name) == sorted(word)]
+    return next(iter(swapped or difflib.get_close_matches(word, known, n=1)), None)

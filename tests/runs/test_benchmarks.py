@@ -91,15 +91,69 @@ def test_a_phase_inside_another_is_charged_to_itself_alone_and_figures_are_for_o
     assert lines["step"]["tokens_per_cpu_s"] == 12 / 5
 
 
-def test_a_workload_that_is_not_there_yet_is_refused(programs, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("workload", "measured", "precomputes"),
+    [("dpo", {"logps", "forward"}, False), ("dpo", {"logps", "forward"}, True), ("rm", {"forward"}, False)],
+)
+def test_a_load_of_pairs_is_that_of_the_definition_and_its_figures_those_of_a_padded_pass(
+    programs, workload, measured, precomputes
+):
+    work, workloads = programs.import_module("work"), programs.import_module("workloads")
+    small = work.Work(
+        workload=workload, steps=1, pairs=3, shortest=10, longest=30, micro_rows=4, precompute_ref=precomputes
+    )
+    rows = work.pairs(small)
+    sizes = [len(row["prompt"].split()) + len(row[side].split()) for row in rows for side in ("chosen", "rejected")]
+    assert len(rows) == 2 * 3
+    assert all(10 <= size <= 30 for size in sizes)
+
+    *timed, check = workloads.measure(small)
+
+    by_phase = {line["phase"]: line for line in timed}
+    assert by_phase.keys() >= {"setup", "first_step", "step", "forward", "backward", "optimizer", "other"}
+    assert ("logps" in by_phase) == (workload == "dpo")
+    assert by_phase["step"]["rows_per_step"] == 2 * 3
+    assert by_phase["step"]["real_tokens_per_step"] == sum(sizes[6:]) + 6  # and an end of sequence each
+    assert check["is_right"]
+    assert check["max_difference"].keys() == measured
+
+
+def test_a_reference_that_is_asked_once_answers_for_all_rows_in_the_first_step(programs, monkeypatch):
+    from trimtab.models.reference import Reference
+
+    work, workloads = programs.import_module("work"), programs.import_module("workloads")
+    phases, computed = programs.import_module("phases"), Reference._computed
+    timers, asked = [], []
+    monkeypatch.setattr(
+        phases.Phases, "begin", lambda self, begin=phases.Phases.begin: (timers.append(self), begin(self))
+    )
+
+    def noted(self, batch, *others):
+        asked.append((len(timers), len(batch)))
+        return computed(self, batch, *others)
+
+    monkeypatch.setattr(Reference, "_computed", noted)
+    small = {"workload": "dpo", "steps": 2, "pairs": 2, "shortest": 10, "longest": 20, "micro_rows": 8}
+
+    workloads.measure(work.Work(**small))
+    by_step = {step: sum(n for at, n in asked if at == step) for step in (1, 2, 3)}
+    timers.clear()
+    asked.clear()
+    workloads.measure(work.Work(**small, precompute_ref=True))
+
+    assert by_step == {1: 4, 2: 4, 3: 4}
+    assert {step: sum(n for at, n in asked if at == step) for step in (1, 2, 3)} == {1: 12, 2: 0, 3: 0}
+
+
+def test_keeping_what_a_reference_says_is_refused_where_nothing_is_read(programs, monkeypatch, capsys):
     work = programs.import_module("work")
-    monkeypatch.setattr(sys, "argv", ["workloads.py", "--workload", "dpo"])
+    monkeypatch.setattr(sys, "argv", ["workloads.py", "--workload", "rm", "--precompute-ref"])
 
     with pytest.raises(SystemExit) as ended:
-        work.parse("", ("grpo", "ppo"))
+        work.parse("", ("grpo", "rm"))
 
     assert ended.value.code == 2
-    assert "--workload dpo: not measured here yet; there are: grpo, ppo" in capsys.readouterr().err
+    assert "--precompute-ref: rm does not keep what a reference says; it is for dpo" in capsys.readouterr().err
 
 
 def test_a_comparison_sets_cost_for_each_token_against_each_other(programs):

@@ -12,7 +12,8 @@ from trimtab.operate import finish
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 TINY = [
     "policy.model=builtin:tiny", "data.as_chat=false", "train.max_steps=2", "train.prompts_per_step=2",
-    "sampling.group_size=2", "train.minibatches=1", "sampling.max_prompt_length=130", "sampling.max_length=150", "observe.term_norms_every=null",
+    "train.minibatches=1", "sampling.group_size=2", "sampling.max_prompt_length=130", "sampling.max_length=150",
+    "observe.term_norms_every=null",
 ]  # fmt: skip
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 from importlib.metadata import EntryPoint, entry_points
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.errors import UserError
+from trimtab.errors import UserError, nearest
 
 ENTRY_POINT_GROUP = "trimtab.algorithms"
 
@@ -65,8 +64,8 @@ def load(name: str) -> Algorithm:
     for point in _plugins():
         if point.name == name:
             return _checked(name, _loaded(point))
-    near = difflib.get_close_matches(name, [*names(), *ALIASES], n=1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(names())}"
+    near = nearest(name, [*names(), *ALIASES])
+    hint = f"did you mean `{near}`?" if near else f"there are: {', '.join(names())}"
     raise UserError(f"algorithm: no algorithm is called `{name}`; {hint}")
 
 

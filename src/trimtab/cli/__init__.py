@@ -17,6 +17,7 @@ from trimtab.cli import (
     config,
     data,
     doctor,
+    drill,
     evaluate,
     export,
     import_weights,
@@ -49,6 +50,7 @@ app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("accept")(accept.accept)
 app.command("verify")(verify.verify)
+app.command("drill")(drill.drill)
 app.command("export")(export.export)
 app.command("import-weights")(import_weights.import_weights)
 app.command("doctor")(doctor.doctor)

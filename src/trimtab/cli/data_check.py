@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.errors import DataError, ModelError, UserError
+from trimtab.errors import DataError, ModelError, StorageError, UserError
 
 if TYPE_CHECKING:
     from trimtab.data.quality import Found, Quality
@@ -77,7 +77,10 @@ def check(
         from trimtab.cli.data_page import page
         from trimtab.store import writer
 
-        writer.replace_bytes(html, page(record, found).encode())
+        try:
+            writer.replace_bytes(html, page(record, found).encode())
+        except OSError as error:
+            raise StorageError(f"{html}: cannot be written: {error.strerror}") from None
     if as_json:
         typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
         return
@@ -250,6 +253,8 @@ def _print(record: dict[str, Any], found: Quality) -> None:
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     """What needs a sentence."""
+    from trimtab.observe.live import printable
+
     found = []
     if bias := record["length_bias"]:
         text = f"chosen is the longer side in {_percent(bias['chosen_longer'])} of pairs, by {bias['mean_difference']:+,.1f} "
@@ -264,7 +269,7 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
         text = f"{model['model']} prefers chosen in {_percent(model['chosen_preferred'])} of {model['pairs']:,} pairs, "
         found.append(("reward model", text + f"by {model['mean_margin']:+.3f} on average"))
     for name, shares in record["shares"].items():
-        found.append((name, ", ".join(f"{value} {_percent(share)}" for value, share in shares.items())))
+        found.append((printable(name), ", ".join(f"{printable(v)} {_percent(s)}" for v, s in shares.items())))
     return found
 
 

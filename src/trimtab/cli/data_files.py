@@ -52,9 +52,8 @@ def split(
         writer.sync(scratch)
     _say_parts(found.counts, names, weights, by)
     for scene, count in found.too_small.items():
-        typer.echo(
-            f"too small: {scene or 'the file'} has {count} prompts for {len(names)} parts, and is not in every part"
-        )
+        prompts = "1 prompt" if count == 1 else f"{count} prompts"
+        typer.echo(f"too small: {scene or 'the file'} has {prompts} for {len(names)} parts, and is not in every part")
     typer.echo(f"wrote {', '.join(str(to / f'{name}.jsonl') for name in names)}")
 
 
@@ -76,7 +75,7 @@ def _weights(text: str) -> tuple[int, ...]:
     """
     words = text.split(":")
     sizes = [int(word) for word in words if word.isdecimal()]
-    if not (2 <= len(words) <= 3 and len(sizes) == len(words) and sum(sizes)):
+    if not (2 <= len(words) <= 3 and len(sizes) == len(words) and any(sizes)):
         raise UserError(f"--parts: {text!r}, expected two or three whole numbers, such as 8:1:1 or 9:1:0")
     return (*sizes, 0) if len(sizes) == 2 else tuple(sizes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,8 @@ def status(
     for name, value in found["metrics"].items():
         typer.echo(f"  {name:<40} {value:.6g}")
     typer.echo(f"  checkpoints{'':<29} {', '.join(map(str, found['checkpoints'])) or 'none'}")
+    if found["drill"] is not None:
+        typer.echo(f"  drill{'':<35} {_drill_line(found['drill'])}")
     for event in found["events"][-5:]:
         what = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("kind", "time", "event"))
         typer.echo(f"  {time.strftime('%H:%M:%S', time.localtime(event['time']))}  {event['event']}  {what}")
@@ -84,7 +87,21 @@ def describe(path: Path) -> dict[str, Any]:
         "events": [dict(e) for e in reading.events()],
         "damaged_lines": list(reading.damaged_lines),
         "failure": failure,
+        "drill": directory.last_drill(),
     }
+
+
+def _drill_line(drill: Mapping[str, Any]) -> str:
+    """The newest drill, and when one last passed."""
+    day = "%Y-%m-%d %H:%M"
+    when, success = drill.get("time"), drill.get("drill/last_success")
+    text = "passed" if drill.get("passed") else "FAILED"
+    if isinstance(when, int | float):
+        text += f" {time.strftime(day, time.localtime(when))}"
+    if drill.get("passed"):
+        return f"{text}, from checkpoint {drill.get('checkpoint')}"
+    last = time.strftime(day, time.localtime(success)) if isinstance(success, int | float) else "never"
+    return f"{text}; last passed {last}"
 
 
 def _state(directory: Any, facts: dict[str, Any], failure: dict[str, Any] | None) -> str:

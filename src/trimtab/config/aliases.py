@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trimtab.algorithms.base import Algorithm
 from trimtab.config.document import Document, Key
 from trimtab.errors import Finding
+from trimtab.types import Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ ALIASES: Mapping[str, Alias] = {
     "policy_model_path": Alias(key=("policy", "model")),
 }
 BATCH_SIZE = "batch_size"
-"""Completions a step: prompts times group size."""
+"""Completions a step: prompts times group size; of an algorithm that reads its rows, rows (pairs are one)."""
 DEFAULT_GROUP_SIZE = 8
 TEMPERATURE = "temperature"
 """Of a preference algorithm: beta."""
@@ -57,7 +58,8 @@ def spread(document: Document, algorithm: Algorithm) -> tuple[list[str], list[Fi
         if name in document.values:
             _move(document, name, alias.key, document.values[name], alias.note, said, findings)
     if BATCH_SIZE in document.values:
-        _spread_batch_size(document, said, findings)
+        samples = bool(algorithm.needs(algorithm.config()) & Need.ROLLOUTS)
+        _spread_batch_size(document, samples, said, findings)
     has_beta = hasattr(getattr(algorithm.config(), "preference", None), "beta")
     _spread_temperature(document, algorithm.name, has_beta, said, findings)
     if DPO_WEIGHT in document.values:
@@ -122,7 +124,11 @@ def _spread_dpo_weight(document: Document, is_preference: bool, said: list[str],
     )
 
 
-def _spread_batch_size(document: Document, said: list[str], findings: list[Finding]) -> None:
+def _spread_batch_size(document: Document, samples: bool, said: list[str], findings: list[Finding]) -> None:
+    if not samples:
+        key: Key = ("train", "prompts_per_step")
+        _move(document, BATCH_SIZE, key, document.values[BATCH_SIZE], "rows of the data; a pair is one", said, findings)
+        return
     sampling = document.values.get("sampling")
     group = sampling.get("group_size", DEFAULT_GROUP_SIZE) if isinstance(sampling, dict) else DEFAULT_GROUP_SIZE
     group = DEFAULT_GROUP_SIZE if group == "auto" else group

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -20,7 +19,7 @@ from trimtab.config.records import SCHEDULE_KEYS, adapter, assembled, fields_of,
 from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
 from trimtab.data.settings import Mixed
-from trimtab.errors import ConfigError, Finding, UserError
+from trimtab.errors import ConfigError, Finding, UserError, nearest
 from trimtab.models.settings import ValueModel
 from trimtab.rewards import rules
 from trimtab.rewards.settings import RewardSpec
@@ -138,8 +137,8 @@ class Resolver:
         return algorithm.needs(algorithm.config())
 
     def _unknown(self, key: Key, candidates: Iterable[str]) -> None:
-        near = difflib.get_close_matches(str(key[-1]), list(candidates), n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(candidates))}"
+        near = nearest(str(key[-1]), candidates)
+        hint = f"did you mean `{near}`?" if near else f"there are {', '.join(sorted(candidates))}"
         self._find(key, f"unknown key `{_dotted(key)}`", hint)
 
     def _contradicts(self, key: Key, value: Any, algorithm: Algorithm) -> bool:
@@ -262,8 +261,8 @@ class Resolver:
             except ConfigError as error:
                 self.findings += error.findings
         elif ":" not in spec.name:
-            near = difflib.get_close_matches(spec.name, rules.RULES, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(rules.RULES)}, or module:function"
+            near = nearest(spec.name, rules.RULES)
+            hint = f"did you mean `{near}`?" if near else f"there are {', '.join(rules.RULES)}, or module:function"
             self._find(key, f"no reward is called `{spec.name}`", hint)
         elif spec.options:
             what = f"reward {spec.name}: options are for built-in rules"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 from trimtab.data.files import BATCH, library, without_nulls
+from trimtab.data.messages import has_half_a_pair
 from trimtab.errors import DataError, Finding, UserError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -43,7 +44,8 @@ def write(file: BinaryIO, name: str, records: Iterable[Mapping[str, Any]]) -> in
 def _write_lines(file: BinaryIO | io.BufferedIOBase, records: Iterable[Mapping[str, Any]]) -> int:
     count = 0
     for count, record in enumerate(records, 1):  # noqa: B007 - it is returned
-        file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(record, ensure_ascii=False)
+        file.write((json.dumps(record) if has_half_a_pair(text) else text).encode() + b"\n")
     return count
 
 
@@ -55,12 +57,21 @@ def _write_parquet(file: BinaryIO, name: str, records: Iterable[Mapping[str, Any
         values = [record.get(column) for record in found]
         try:
             columns[column] = arrow.array(values)
-            if without_nulls(columns[column].to_pylist()) != without_nulls(values):
+            if _text(columns[column].to_pylist()) != _text(values):
                 raise arrow.ArrowInvalid("it would not come back as it is")
-        except (arrow.ArrowException, TypeError, OverflowError) as error:
+        except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             what = f"column `{column}` cannot be one column of Parquet: {' '.join(str(error).split())[:200]}"
             findings.append(Finding(place=name, what=what, hint="write .jsonl or .jsonl.gz"))
     if findings:
         raise DataError(findings)
-    parquet.write_table(arrow.table(columns), file, row_group_size=BATCH)
+    try:
+        parquet.write_table(arrow.table(columns), file, row_group_size=BATCH)
+    except arrow.ArrowException as error:  # an object without any member, say
+        what = f"cannot be Parquet: {' '.join(str(error).split())[:200]}"
+        raise DataError([Finding(place=name, what=what, hint="write .jsonl or .jsonl.gz")]) from None
     return len(found)
+
+
+def _text(values: list[Any]) -> str:
+    """So that 1 and 1.0 differ: a column of both holds the second only."""
+    return json.dumps(without_nulls(values), sort_keys=True)

@@ -246,4 +246,4 @@ class _Look:
                 continue
             counts = self.found.shares.setdefault(name, Counter())
             if len(counts) <= MOST_VALUES:  # else the column has too many values, and stays as it is
-                counts[str(value)[:60]] += 1
+                counts[str(value)[:60].encode("utf-8", "replace").decode()] += 1

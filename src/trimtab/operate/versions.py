@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab import config as configs
-from trimtab.errors import UserError
+from trimtab.errors import StorageError, UserError
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
 
@@ -111,7 +111,16 @@ def other_run(root: Path) -> OtherRun:
         mean = sum(lengths) / len(lengths) if lengths else None
         found = {name: dict(value) for name, value in facts.items() if isinstance(value, dict)}
         return OtherRun(root=root, facts=found, resolved=dict(resolved), completion_length=mean)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        yaml.YAMLError,
+        StorageError,
+    ) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"--like {root}: its files cannot be read ({reason}); try `trimtab verify {root}`") from error
 

@@ -183,7 +183,9 @@ class SamplingSource:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.order.load_state(state["order"])
-        self._surplus = surplus.from_values(state["surplus"], {p.id: p for p in self.prompts})
+        wanted = {row["prompt"] for group in state["surplus"] for row in group}
+        known = {prompt.id: prompt for prompt in self.prompts if prompt.id in wanted} if wanted else {}
+        self._surplus = surplus.from_values(state["surplus"], known)
 
 
 def _round_size(missing: int, accepted: int, sampled: int, most: int) -> int:

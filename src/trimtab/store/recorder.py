@@ -40,7 +40,7 @@ class RunRecorder:
         if report.samples and report.step % self.rule.every == 0:
             self._write(f"step-{report.step:07}.jsonl", report.samples)
             for file in sorted(self.directory.samples.glob("step-*.jsonl"))[: -self.rule.keep]:
-                file.unlink()
+                writer.remove_file(file)
 
     def _write(self, name: str, samples: Sequence[Sample]) -> None:
         path = self.directory.samples / name

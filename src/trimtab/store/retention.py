@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,12 @@ from trimtab.store.settings import Checkpoint
 
 
 def best(manifests: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
-    """The step with the best value of a metric in its own manifest; of equal ones the latest; None if none has it."""
-    valued = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m.get("metrics", {})}
+    """The step with the best value of a metric in its own manifest; of equal ones the latest; None if none has it.
+
+    What is not finite is no value.
+    """
+    given = {step: m["metrics"][metric] for step, m in manifests.items() if metric in m.get("metrics", {})}
+    valued = {step: value for step, value in given.items() if math.isfinite(value)}
     if not valued:
         return None
     sign = -1.0 if is_better_lower(metric) else 1.0

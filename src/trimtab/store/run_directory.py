@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import LockError, StorageError, UserError
-from trimtab.store import writer
+from trimtab.store import disk, writer
 
 
 class RunDirectory:
@@ -29,6 +29,7 @@ class RunDirectory:
         self.report = root / "report.html"
         self.picture = root / "report.png"
         self.failure = root / "failure.json"
+        self.drill = root / "drill.json"
 
     @classmethod
     def existing(cls, root: Path) -> RunDirectory:
@@ -56,7 +57,7 @@ class RunDirectory:
         """
         try:
             writer.make_directory(self.root)
-            self.root.chmod(0o700)
+            disk.set_mode(self.root, 0o700)
             for folder in (self.checkpoints, self.samples, self.config):
                 writer.make_directory(folder)
         except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -101,9 +102,27 @@ class RunDirectory:
         self._replace(self.root / "run.json", json.dumps({**self.facts(), **facts}, indent=1))
 
     def facts(self) -> dict[str, Any]:
+        """What run.json says; nothing if it is not there.
+
+        Raises:
+            StorageError: it is not as it was written.
+        """
         path = self.root / "run.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        try:
+            found = json.loads(path.read_bytes()) if path.is_file() else {}
+        except ValueError as error:
+            raise StorageError(f"{path}: is not as it was written: {error}; see `trimtab verify {self.root}`") from error
+        if not isinstance(found, dict):
+            raise StorageError(f"{path}: is no JSON object; see `trimtab verify {self.root}`")
         return found
+
+    def last_drill(self) -> Mapping[str, Any] | None:
+        """What the newest recovery drill left, or None."""
+        try:
+            found = json.loads(self.drill.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def add_config(
         self, requested: Mapping[str, Any], resolved: Mapping[str, Any], *, folder: Path = Path(), why: str
@@ -136,10 +155,22 @@ class RunDirectory:
         return sorted(p for p in self.config.glob("*.yaml") if p.stem.isdigit())
 
     def newest_config(self) -> Mapping[str, Any]:
-        """The newest version's document."""
+        """The newest version's document.
+
+        Raises:
+            StorageError: there is none, or it is not as it was written.
+        """
         import yaml
 
-        found: Mapping[str, Any] = yaml.safe_load(self.config_versions()[-1].read_text())
+        versions = self.config_versions()
+        if not versions:
+            raise StorageError(f"{self.config}: holds no configuration; see `trimtab verify {self.root}`")
+        try:
+            found = yaml.safe_load(versions[-1].read_bytes())
+        except yaml.YAMLError as error:
+            raise StorageError(f"{versions[-1]}: is not as it was written; see `trimtab verify {self.root}`") from error
+        if not isinstance(found, dict) or not {"requested", "resolved", "folder"} <= found.keys():
+            raise StorageError(f"{versions[-1]}: is no configuration; see `trimtab verify {self.root}`")
         return found
 
     def move_aside(self) -> Path:

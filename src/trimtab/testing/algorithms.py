@@ -177,7 +177,7 @@ def it_reports_what_it_names(algorithm: Algorithm, seed: int = 0) -> None:
     found = algorithm.metrics(case.batch, frozen, advantages, case.policy, config)
     assert set(found) <= {*algorithm.reports}, f"`metrics` gives {sorted(found)}, `reports` names {algorithm.reports}"
     for name, sums in found.items():
-        assert 0 <= float(sums.count), f"{name}: counts {float(sums.count)}"
+        assert float(sums.count) >= 0, f"{name}: counts {float(sums.count)}"
         assert bool(torch.as_tensor(sums.total).isfinite()), f"{name}: sums to {float(sums.total)}"
 
 
