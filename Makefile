@@ -10,7 +10,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # One thread of mathematics a test process: more are slower on a busy machine.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: demo test check docs docs-text docs-serve bench bench-learning test-system test-real soak setup clean
+.PHONY: demo pipeline test check docs docs-text docs-serve bench bench-learning test-system test-real soak setup clean
 
 setup: $(VENV)/.ready
 
@@ -27,6 +27,10 @@ demo: setup
 	rm -rf $(RUNS)/demo-sft $(RUNS)/demo-grpo
 	$(BIN)/trimtab train examples/demo/sft.yaml --run-dir $(RUNS)/demo-sft
 	$(BIN)/trimtab train examples/demo/grpo.yaml policy.model=$(RUNS)/demo-sft --run-dir $(RUNS)/demo-grpo
+
+# Marked solutions of GSM8K -> SFT -> reward model -> PPO, and DPO: examples/pipeline. MODEL=DIR for a pretrained model.
+pipeline: setup
+	$(BIN)/python examples/pipeline/run.py $(if $(MODEL),--model $(MODEL)) $(PIPELINE)
 
 test: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 -m 'not gpu and not system and not soak and not real'

@@ -16,6 +16,8 @@ DTYPES = ("fp32", "bf16", "bf16-pure")
 PAD, EOS, UNK, FIRST = 0, 1, 2, 3
 """Ids from FIRST on are ordinary words, written `w3`, `w4`, ..."""
 LEARNING_RATE = 1e-5
+READ = {"dpo": "dpo", "rm": "reward_model"}
+"""Workloads that read pairs -> the algorithm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,17 @@ class Work:
     prompt_tokens: int = 128
     new_tokens: int = 128
     micro_rows: int = 16
+    pairs: int = 32
+    """Of a workload that reads: pairs a step."""
+    shortest: int = 32
+    longest: int = 512
+    """Tokens of a prompt with one side, before the end of sequence."""
+    precompute_ref: bool = False
+    """dpo: the reference's log-probs of all rows are computed in the first step, which warms up."""
+
+    @property
+    def reads(self) -> bool:
+        return self.workload in READ
 
     @property
     def vocabulary(self) -> int:
@@ -57,7 +70,7 @@ class Work:
 def parse(description: str | None, workloads: tuple[str, ...]) -> Work:
     """The measurement that the command line asks for."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=[*dict.fromkeys((*workloads, "dpo", "rm"))], default=workloads[0])
+    parser.add_argument("--workload", choices=workloads, default=workloads[0])
     parser.add_argument("--model", choices=MODELS, default="tiny")
     parser.add_argument("--steps", type=int, default=5, help="measured steps; one more warms up")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="bf16 is autocast over float32 weights")
@@ -65,10 +78,11 @@ def parse(description: str | None, workloads: tuple[str, ...]) -> Work:
     parser.add_argument("--mu", type=int, default=1, help="update epochs on each rollout")
     parser.add_argument("--beta", type=float, default=0.04, help="KL coefficient; 0: no reference model")
     parser.add_argument("--no-stop", dest="stops", action="store_false", help="every completion at the length limit")
+    parser.add_argument("--precompute-ref", action="store_true", help="dpo: the reference once, untimed")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    if given.workload not in workloads:
-        parser.error(f"--workload {given.workload}: not measured here yet; there are: {', '.join(workloads)}")
+    if given.precompute_ref and given.workload != "dpo":
+        parser.error(f"--precompute-ref: {given.workload} does not keep what a reference says; it is for dpo")
     for name in ("steps", "threads", "mu"):
         if getattr(given, name) < 1:
             parser.error(f"--{name}: {getattr(given, name)}, expected 1 or more")
@@ -88,9 +102,9 @@ def tokenizer(work: Work) -> Any:
 
 
 def model(work: Work) -> Any:
-    """A Llama with weights of N(0, 0.02) that depend on the seed alone, float32."""
+    """A Llama with weights of N(0, 0.02) that depend on the seed alone, float32; of `rm` with a head that scores."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
     torch.manual_seed(work.seed)
     config = LlamaConfig(
@@ -104,6 +118,9 @@ def model(work: Work) -> Any:
         pad_token_id=PAD,
         attn_implementation="sdpa",
     )
+    if work.workload == "rm":
+        config.num_labels = 1
+        return LlamaForSequenceClassification(config)
     made = LlamaForCausalLM(config)
     made.generation_config.eos_token_id = work.stop_ids or None
     made.generation_config.pad_token_id = PAD
@@ -117,6 +134,24 @@ def prompts(work: Work) -> list[dict[str, str]]:
         {"prompt": " ".join(f"w{draw.randrange(first, work.vocabulary)}" for _ in range(work.prompt_tokens))}
         for _ in range(work.prompts * (work.steps + 1))
     ]
+
+
+def pairs(work: Work) -> list[dict[str, str]]:
+    """Rows for every step: both sides with their prompt of `shortest` to `longest` words, drawn each for itself.
+
+    They share a prompt of a quarter of the shorter one, at least 8 words.
+    """
+    draw, first, rows = random.Random(work.seed), FIRST + work.vocabulary // 96, []
+    for _ in range(work.pairs * (work.steps + 1)):
+        sizes = [draw.randint(work.shortest, work.longest) for _ in ("chosen", "rejected")]
+        shared = max(8, min(sizes) // 4)
+        texts = [
+            " ".join(f"w{draw.randrange(first, work.vocabulary)}" for _ in range(size))
+            for size in (shared, *(size - shared for size in sizes))
+        ]
+        # The blank keeps the border between prompt and answer.
+        rows.append({"prompt": texts[0], "chosen": f" {texts[1]}", "rejected": f" {texts[2]}"})
+    return rows
 
 
 def even_words(completions: list[str], **_: Any) -> list[float]:

@@ -252,7 +252,9 @@ def test_a_run_directory_is_there_or_not(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         what.install(patch)
         create(tmp_path / "before")
-    assert RunDirectory(what.after() / "runs" / "a").facts() == {"id": "a"}, "what has returned outlives a loss of power"
+    assert RunDirectory(what.after() / "runs" / "a").facts() == {"id": "a"}, (
+        "what has returned outlives a loss of power"
+    )
 
 
 def test_what_has_returned_outlives_a_loss_of_power(tmp_path):

@@ -151,7 +151,9 @@ def test_a_checkpoint_of_another_format_is_refused_with_both_versions_named_and_
     state = State()
     with pytest.raises(StorageError) as error:
         store_in(root).restore(state)
-    assert f"2 has format {number}, this version reads format 1, written by trimtab 7.8.9; this is trimtab " in str(error.value)
+    assert f"2 has format {number}, this version reads format 1, written by trimtab 7.8.9; this is trimtab " in str(
+        error.value
+    )
     assert not state.is_touched
     assert store_in(root).steps() == [1, 2]
 
@@ -244,7 +246,9 @@ def leave_free(monkeypatch, count):
 def test_a_save_that_does_not_fit_is_refused_before_a_byte_is_written(root, monkeypatch):
     before = sorted(str(p) for p in root.rglob("*"))
     leave_free(monkeypatch, 500)
-    with pytest.raises(StorageError, match=r"checkpoint of step 3: 0\.0 MiB are needed in .*, but 0\.0 MiB are free") as error:
+    with pytest.raises(
+        StorageError, match=r"checkpoint of step 3: 0\.0 MiB are needed in .*, but 0\.0 MiB are free"
+    ) as error:
         store_in(root).save_if_due(3, State(3), {})
     assert error.value.exit_code == 4
     assert sorted(str(p) for p in root.rglob("*")) == before
@@ -259,6 +263,8 @@ def test_the_first_save_is_held_against_what_weights_and_optimiser_will_take(tmp
     store = store_in(tmp_path / "a" / "checkpoints")
     store.expected_bytes = 3 * 2**30
     leave_free(monkeypatch, 2**30)
-    with pytest.raises(StorageError, match=r"checkpoint of step 0: 3\.0 GiB are needed in .*, but 1\.0 GiB are free; free sp"):
+    with pytest.raises(
+        StorageError, match=r"checkpoint of step 0: 3\.0 GiB are needed in .*, but 1\.0 GiB are free; free sp"
+    ):
         store.save_if_due(0, State(), {})
     assert not (tmp_path / "a").exists()

@@ -14,7 +14,6 @@ from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.settings import Checkpoint
 
 
-
 class State:
     def __init__(self, value):
         self.weights = {"w": torch.full((3,), float(value))}

@@ -130,7 +130,7 @@ def test_without_a_step_to_compare_with_or_a_good_checkpoint_it_says_so(run):
 
 def test_a_run_that_cannot_go_on_has_failed_its_drill(run):
     facts = run.facts()
-    run.describe(data_fingerprints={name: "0" for name in facts["data_fingerprints"]})
+    run.describe(data_fingerprints=dict.fromkeys(facts["data_fingerprints"], "0"))
     outcome = drill(run.root, steps=1)
     assert not outcome.has_passed
     assert "the run cannot go on from checkpoint 2" in outcome.findings[0]
@@ -139,6 +139,6 @@ def test_a_run_that_cannot_go_on_has_failed_its_drill(run):
 def test_a_timetable_for_cron_and_systemd(run):
     text = call("drill", run.root, "--schedule").output
     assert f" drill {run.root} --steps 2 2>&1) ||" in text
-    assert f"ExecStart=" in text
+    assert "ExecStart=" in text
     assert "OnCalendar=Mon" in text
     assert not run.drill.exists()

@@ -73,5 +73,5 @@ def test_the_faults_of_a_parts_file_are_found_before_a_model_is_loaded(tmp_path,
 
     monkeypatch.setattr(policies, "load", lambda *_, **__: pytest.fail("a model was loaded"))
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "1+1=", "chosen": "2"}\n')
-    with pytest.raises(DataError, match="pairs.jsonl:1"):
+    with pytest.raises(DataError, match=r"pairs\.jsonl:1"):
         small.train(small.write(tmp_path, "grpo", steps=1, more=MIX), tmp_path / "run")

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def drill(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
     steps: Annotated[int, typer.Option("--steps", min=1, help="Train at most so many again.")] = 2,
-    schedule: Annotated[bool, typer.Option("--schedule", help="Print a cron line and a systemd timer instead.")] = False,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="Print a cron line and a systemd timer instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Restore a checkpoint in a scratch directory, train its next steps again, compare them with the journal.
@@ -46,7 +48,9 @@ def _show(outcome: Outcome) -> None:
         typer.echo(f"restored  checkpoint {outcome.checkpoint} in {outcome.restore_seconds:.1f} s")
     if outcome.steps:
         how = "bit for bit" if outcome.is_exact else "within a tolerance"
-        several = f"steps {outcome.steps[0]} to {outcome.steps[-1]}" if len(outcome.steps) > 1 else f"step {outcome.steps[0]}"
+        several = (
+            f"steps {outcome.steps[0]} to {outcome.steps[-1]}" if len(outcome.steps) > 1 else f"step {outcome.steps[0]}"
+        )
         typer.echo(f"compared  {several} with the journal, {how}: prompts, completions, loss terms, weights")
     for note in outcome.notes:
         typer.echo(f"note      {note}")
@@ -58,7 +62,9 @@ def _show(outcome: Outcome) -> None:
 def timetable(run: Path, steps: int) -> str:
     """A weekly drill, for cron and for systemd; each tells of a failure in its own way."""
     program = shutil.which(sys.argv[0]) or shutil.which("trimtab") or "trimtab"
-    command = shlex.join([str(Path(program).absolute()) if "/" in program else program, "drill", str(run), "--steps", str(steps)])
+    command = shlex.join(
+        [str(Path(program).absolute()) if "/" in program else program, "drill", str(run), "--steps", str(steps)]
+    )
     name = f"trimtab-drill-{run.name}"
     for_systemd = command.replace("%", "%%")
     return f"""# cron: Mondays at 04:17; cron sends a mail only if the drill fails. Add with `crontab -e`:

@@ -119,7 +119,9 @@ def drill(root: Path, *, steps: int) -> Outcome:
     directory = RunDirectory.existing(root)
     if objects := directory.facts().get("objects"):
         names = ", ".join(sorted(objects))
-        raise UserError(f"{root}: was started from Python with objects ({names}), which no file holds; no drill is possible")
+        raise UserError(
+            f"{root}: was started from Python with objects ({names}), which no file holds; no drill is possible"
+        )
     written = {record["step"]: record for record in journal.read(directory.journal).steps()}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="trimtab-drill-") as folder:
@@ -148,7 +150,9 @@ def _copied(directory: RunDirectory, scratch: RunDirectory, written: Mapping[int
                     shutil.copytree(source, scratch.checkpoints / str(step))
         except (FileNotFoundError, shutil.Error) as error:
             if attempt == 2:
-                raise StorageError(f"{directory.checkpoints}: checkpoints vanish while they are copied: {error}") from error
+                raise StorageError(
+                    f"{directory.checkpoints}: checkpoints vanish while they are copied: {error}"
+                ) from error
             shutil.rmtree(scratch.root)
         else:
             return outcome
@@ -271,10 +275,16 @@ def _compare_moments(run: Any, checkpoint: Path, outcome: Outcome) -> None:
     except OSError:  # removed meanwhile by the run, which goes on
         return
     found = run.tensors()
-    different = [n for n in sorted({*found, *wanted}) if n not in found or n not in wanted or not torch.equal(found[n].cpu(), wanted[n])]
+    different = [
+        n
+        for n in sorted({*found, *wanted})
+        if n not in found or n not in wanted or not torch.equal(found[n].cpu(), wanted[n])
+    ]
     if different:
         more = f" and {len(different) - 1} more" if len(different) > 1 else ""
-        outcome.findings.append(f"checkpoint {outcome.newest}: {different[0]}{more} in its optimiser is not what training gives")
+        outcome.findings.append(
+            f"checkpoint {outcome.newest}: {different[0]}{more} in its optimiser is not what training gives"
+        )
 
 
 # -------------------------------------------------------------------------------------------------------- after it

@@ -127,7 +127,9 @@ class CheckpointStore:
         """The checkpoints whose name a save had taken, without giving it to a newer one."""
         for path in sorted(self.directory.glob(".*.old")):
             if (found := LEFTOVER.fullmatch(path.name)) and writer.recover_directory(self.directory / found[1]):
-                self.warn(f"checkpoint {found[1]} has its name again; a save had been interrupted that was to replace it")
+                self.warn(
+                    f"checkpoint {found[1]} has its name again; a save had been interrupted that was to replace it"
+                )
 
     def _refuse_if_full(self, name: str) -> None:
         """
@@ -169,7 +171,7 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         """Only whole checkpoints count; a damaged one is never what the others are removed for."""
-        for step in retention.superfluous(self._manifests(), self.settings, self.rolling_every, self.metric):
+        for step in retention.superfluous(self._good(), self.settings, self.rolling_every, self.metric):
             gone = self.directory / f".{step}.gone"
             writer.rename(self.directory / str(step), gone)
             writer.remove_tree(gone)

@@ -111,7 +111,9 @@ class RunDirectory:
         try:
             found = json.loads(path.read_bytes()) if path.is_file() else {}
         except ValueError as error:
-            raise StorageError(f"{path}: is not as it was written: {error}; see `trimtab verify {self.root}`") from error
+            raise StorageError(
+                f"{path}: is not as it was written: {error}; see `trimtab verify {self.root}`"
+            ) from error
         if not isinstance(found, dict):
             raise StorageError(f"{path}: is no JSON object; see `trimtab verify {self.root}`")
         return found

@@ -93,7 +93,9 @@ def test_an_own_critic_is_run_and_trained_as_well():
     config, tiny = config_of("ppo"), memory.sizes("builtin:tiny")
     demand = advice.demand_of(config, {"policy": tiny}, NUMERICS, longest=64)
     without, _ = advice.time_of(config, demand, SPEED, prompt_length=6, completion_length=20, every=50)
-    both, _ = advice.time_of(config, replace(demand, critic=tiny), SPEED, prompt_length=6, completion_length=20, every=50)
+    both, _ = advice.time_of(
+        config, replace(demand, critic=tiny), SPEED, prompt_length=6, completion_length=20, every=50
+    )
     assert both["update"] > 1.5 * without["update"]
     assert both["freeze"] > without["freeze"]
     assert both["rollout"] == without["rollout"]
