@@ -64,7 +64,7 @@ class State:
 
 
 class Copied:
-    """The bytes of a real run's checkpoint, under another value."""
+    """The bytes of a real run's checkpoint (of an adapter, which is small), under another value."""
 
     def __init__(self, place, value=-1):
         self.place, self.facts = place, {"value": value}
@@ -158,7 +158,7 @@ def test_a_save_that_is_cut_anywhere_leaves_the_old_state_or_the_new_one(tmp_pat
 
 
 def test_so_does_a_save_of_a_real_run(tmp_path):
-    directory = small.train(small.write(tmp_path, "sft", steps=1), tmp_path / "run")
+    directory = small.train(small.write(tmp_path, "sft", steps=1), tmp_path / "run", "policy.lora={rank: 1}")
     place = directory.checkpoints / "1"
     faults = ("killed before", LOSSES[0])
     operations, count = examine_saves(tmp_path / "cells", lambda value: Copied(place, value), 5, faults)

@@ -117,6 +117,17 @@ def test_a_changed_moment_of_the_newest_checkpoint_is_told(run):
     assert drill(run.root, steps=1).findings == [f"checkpoint 3: {name} in its optimiser is not what training gives"]
 
 
+def test_where_equal_numbers_are_not_promised_a_loss_may_be_a_little_off_and_no_more(run):
+    run.describe(ranks=2)
+    loss = small.steps(run)[-1]["metrics"]["loss/policy"]
+    rewrite(run, 3, metrics={"loss/policy": loss + 5e-4})
+    outcome = drill(run.root, steps=1)
+    assert (outcome.findings, outcome.is_exact) == ([], False)
+    assert outcome.notes == ["equal numbers are not promised here: processes 2 -> 1"]
+    rewrite(run, 3, metrics={"loss/policy": loss + 0.1 * abs(loss) + 0.01})
+    assert [f.split(" is ")[0] for f in drill(run.root, steps=1).findings] == ["step 3: loss/policy"]
+
+
 def test_without_a_step_to_compare_with_or_a_good_checkpoint_it_says_so(run):
     for step in (0, 1, 2):
         shutil.rmtree(run.checkpoints / str(step))
@@ -137,6 +148,11 @@ def test_a_run_that_cannot_go_on_has_failed_its_drill(run):
 
 
 def test_a_timetable_for_cron_and_systemd(run):
+    from trimtab.cli.drill import timetable
+
+    strange = timetable(run.root / "50% off", 1)
+    assert "/50\\% off' --steps 1 2>&1) ||" in strange
+    assert "/50%% off' --steps 1\n" in strange
     text = call("drill", run.root, "--schedule").output
     assert f" drill {run.root} --steps 2 2>&1) ||" in text
     assert "ExecStart=" in text

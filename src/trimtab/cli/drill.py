@@ -66,9 +66,9 @@ def timetable(run: Path, steps: int) -> str:
         [str(Path(program).absolute()) if "/" in program else program, "drill", str(run), "--steps", str(steps)]
     )
     name = f"trimtab-drill-{run.name}"
-    for_systemd = command.replace("%", "%%")
+    for_cron, for_systemd = command.replace("%", r"\%"), command.replace("%", "%%")
     return f"""# cron: Mondays at 04:17; cron sends a mail only if the drill fails. Add with `crontab -e`:
-17 4 * * 1  out=$({command} 2>&1) || echo "$out"
+17 4 * * 1  out=$({for_cron} 2>&1) || echo "$out"
 
 # systemd: ~/.config/systemd/user/{name}.service
 [Unit]
@@ -85,4 +85,4 @@ Description=Weekly recovery drill of {run.name}
 OnCalendar=Mon *-*-* 04:17
 Persistent=true
 [Install]
-WantedBy=timers.target""".replace(f"$({command} ", f"$({command.replace('%', chr(92) + '%')} ")
+WantedBy=timers.target"""
