@@ -108,6 +108,7 @@ def auc(chosen: Tensor, rejected: Tensor) -> float:
     0.875
     """
     ordered = rejected.sort().values
+    chosen = chosen.contiguous()
     below = torch.searchsorted(ordered, chosen, right=False).double()
     not_above = torch.searchsorted(ordered, chosen, right=True).double()
     return float((0.5 * (below + not_above)).mean()) / max(len(ordered), 1)

@@ -416,7 +416,7 @@ class Learner:
     ) -> None:
         mask, config = batch.loss_mask, step.config
         count = float(mask.sum())
-        if policy.entropy is not None:
+        if policy.entropy is not None and not step.objective.prefix:
             tally.add("entropy", float(policy.entropy.sum()), count)
         if policy.log_probs is not None and frozen.old_log_probs is not None and count:
             if step.algorithm.ratio is not None:
