@@ -134,8 +134,9 @@ def test_a_reward_function_of_a_user_is_found_beside_the_configuration(tmp_path)
 TOY = """
 from dataclasses import dataclass, field
 
-from trimtab.algorithms.base import Advantages, Algorithm, Need, Shared, require, shared_terms, term
-from trimtab.algorithms.credit import group_advantages
+from trimtab.algorithms.base import (
+    Advantages, Algorithm, Group, Need, Shared, group_relative, require, shared_terms, term
+)
 from trimtab.algorithms.math import per_token
 
 
@@ -149,7 +150,7 @@ def needs(config):
 
 
 def advantages(batch, frozen, config):
-    rows = group_advantages(batch.rewards, batch.group_ids, scale_by="none", is_scored=batch.is_scored)
+    rows = group_relative(batch, frozen, Group(scale_by="none"), config.shared)
     return Advantages(loss_mask=batch.loss_mask, values=per_token(rows, batch.loss_mask))
 
 
@@ -178,7 +179,7 @@ def plugin(tmp_path, monkeypatch):
 
 def test_an_algorithm_from_outside_is_listed_tested_and_trained(plugin, tmp_path):
     assert "toy" in algorithms.names()
-    assert "toy   a toy" in call("algorithms").output
+    assert "toy a toy" in " ".join(call("algorithms").output.split())
     tested = call("algorithms", "toy", "--test")
     assert tested.exit_code == 0, tested.output
     assert "0 failed" in tested.output

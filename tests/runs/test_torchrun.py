@@ -30,9 +30,8 @@ READING = ("dpo", "kto")
 """Pairs stay whole on a rank; mismatched completions come from the rows of all ranks."""
 
 
-def train_by_torchrun(folder):
-    """The journals and facts of both algorithms, trained under one torchrun with two processes."""
-    names = (*ALGORITHMS, *READING)
+def train_by_torchrun(folder, names):
+    """The journals and facts of each algorithm, trained under one torchrun with two processes."""
     for name in names:
         (folder / f"{name}.yaml").write_text(CONFIG.format(algorithm=name))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -46,9 +45,14 @@ def train_by_torchrun(folder):
     }
 
 
-def test_two_gloo_processes_make_the_steps_of_one(tmp_path):
-    two_processes = train_by_torchrun(tmp_path)
-    for algorithm in (*ALGORITHMS, *READING):
+@pytest.mark.parametrize(
+    "names",
+    [("grpo", "ppo"), *(pytest.param(names, marks=pytest.mark.soak) for names in (("dapo",), READING))],
+    ids=lambda names: "-".join(names),
+)
+def test_two_gloo_processes_make_the_steps_of_one(tmp_path, names):
+    two_processes = train_by_torchrun(tmp_path, names)
+    for algorithm in names:
         one = RunDirectory(tmp_path / f"{algorithm}-alone")
         train_in(configs.load(tmp_path / f"{algorithm}.yaml"), one, fresh=False)
         found = compare if algorithm in ALGORITHMS else compare_reading

@@ -15,6 +15,7 @@ NAMES = {
     "Preempted",
 }  # fmt: skip
 ERRORS = {
+    "nearest",
     "TrimtabError", "UserError", "Finding", "ConfigError", "DataError", "ModelError", "RewardError", "LockError",
     "MissingExtraError", "UnmetNeedError", "NumericalError", "GuardError", "StorageError", "WorkerError",
     "RewardUnavailableError", "Preempted",

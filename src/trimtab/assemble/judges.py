@@ -11,7 +11,6 @@ from trimtab.config import RunConfig
 from trimtab.data.prompts import demonstration_of, prompt_of
 from trimtab.data.rows import Row
 from trimtab.errors import ModelError
-from trimtab.kernels.sampling import key
 from trimtab.rewards.model import Ids, ModelReward, auc_of, judged
 from trimtab.types import Rollout
 
@@ -61,6 +60,7 @@ def put_into(scorer: Scorer, config: RunConfig, tokenizer: Any, numerics: Numeri
         tokenizer: the policy's, whose ids the completions have.
         numerics: device and size of a pass.
     """
+    from trimtab.kernels import sampling
     from trimtab.models import precision as precisions
     from trimtab.models import scoring
 
@@ -69,7 +69,7 @@ def put_into(scorer: Scorer, config: RunConfig, tokenizer: Any, numerics: Numeri
     for place, spec in enumerate(config.rewards):
         if spec.model is None or place in scorer.models:
             continue
-        loaded = scoring.load(spec.model, seed=key(config.train.seed, "reward"), key=key_of(place))
+        loaded = scoring.load(spec.model, seed=sampling.key(config.train.seed, "reward"), key=key_of(place))
         model = scoring.cast(loaded.model.requires_grad_(False), precision).to(numerics.device)
         encode: Callable[[Rollout], Ids] = ids_of
         if not have_equal_ids(tokenizer, loaded.tokenizer):

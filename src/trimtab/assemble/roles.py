@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from trimtab.assemble.numerics import Numerics
 from trimtab.config import RunConfig
 from trimtab.errors import ModelError, StorageError
-from trimtab.kernels.sampling import key
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
@@ -27,6 +26,7 @@ def load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -
 
     With an adapter it is always `policy.model`: a checkpoint holds the adapter alone.
     """
+    from trimtab.kernels import sampling
     from trimtab.models import policy as policies
     from trimtab.models import scoring
 
@@ -38,7 +38,7 @@ def load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -
         )
     if start is not None and config.policy.lora is None:
         return load(str(directory.checkpoints / str(start) / "policy"), seed=0)
-    return load(config.policy.model, seed=key(config.train.seed, "policy"))
+    return load(config.policy.model, seed=sampling.key(config.train.seed, "policy"))
 
 
 def roles_of(
@@ -178,17 +178,20 @@ def _reference_model(
 
 
 def _adapter(config: RunConfig, model: Any, *, task: str = "CAUSAL_LM") -> Adapter:
+    from trimtab.kernels import sampling
     from trimtab.models import lora
     from trimtab.models import policy as policies
 
     assert config.policy.lora is not None
     base = lora.Base(
         model=policies.directory_of(config.policy.model),
-        seed=key(config.train.seed, "policy"),
+        seed=sampling.key(config.train.seed, "policy"),
         dtype=config.policy.dtype,
         fingerprint=lora.fingerprint(model),
     )
-    return lora.Adapter(model, config.policy.lora, base=base, seed=key(config.train.seed, "adapter"), task=task)
+    return lora.Adapter(
+        model, config.policy.lora, base=base, seed=sampling.key(config.train.seed, "adapter"), task=task
+    )
 
 
 def _reference(config: RunConfig, models: InProcessModels, own: Any, ranks: int) -> Reference:

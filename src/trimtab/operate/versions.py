@@ -129,15 +129,17 @@ def against(
     other: OtherRun, *, config: configs.RunConfig, fingerprints: Mapping[str, str], numerics: Any
 ) -> list[Difference]:
     """How a run of this configuration, here and now, would differ from one that was made."""
+    reason = "threads_by"  # why there are so many threads, not how many
+    theirs = {part: {k: v for k, v in values.items() if k != reason} for part, values in other.facts.items()}
     ours = {
         "versions": {name: _now(name) for name in other.facts.get("versions", {})},
-        "numerics": {name: value for name, value in asdict(numerics).items() if name != "threads_by"},
+        "numerics": {name: value for name, value in asdict(numerics).items() if name != reason},
         "seeds": {"train": config.train.seed, "data": config.data.seed},
         "data_fingerprints": dict(fingerprints),
     }
     found = []
     for part, values in ours.items():
-        for key, before, after in configs.differences(other.facts.get(part, {}), values):
+        for key, before, after in configs.differences(theirs.get(part, {}), values):
             if key:
                 found.append(Difference(what=f"{part}.{key}", theirs=before, ours=after))
     for key, before, after in configs.differences(other.resolved, config.resolved):
