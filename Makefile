@@ -33,7 +33,7 @@ pipeline: setup
 	$(BIN)/python examples/pipeline/run.py $(if $(MODEL),--model $(MODEL)) $(PIPELINE)
 
 test: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 -m 'not gpu and not system and not soak and not real'
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20 -m 'not gpu and not system and not soak and not real'
 
 check: setup
 	$(BIN)/ruff check .
