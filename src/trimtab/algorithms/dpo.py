@@ -107,7 +107,9 @@ def terms_with(
 
 def metrics(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: DPOConfig) -> dict[str, Sums]:
     """Of the implicit rewards beta log(p / ref), sums over the completion in every variant."""
-    rewards = config.preference.beta * log_ratios(batch, frozen, policy)
+    rewards = config.preference.beta * paired.log_ratio_of_sums(
+        require(policy.log_probs, "log_probs"), require(frozen.ref_log_probs, "ref_log_probs (a reference)")
+    )
     return paired.preference_metrics(paired.pairs_of(batch), rewards)
 
 

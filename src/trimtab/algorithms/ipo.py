@@ -70,8 +70,9 @@ def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, 
 
 
 def metrics(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: IPOConfig) -> dict[str, Sums]:
-    difference = require(policy.log_probs, "log_probs") - require(frozen.ref_log_probs, "ref_log_probs (a reference)")
-    rewards = config.preference.beta * paired.row_sums(difference, batch.loss_mask)
+    rewards = config.preference.beta * paired.log_ratio_of_sums(
+        require(policy.log_probs, "log_probs"), require(frozen.ref_log_probs, "ref_log_probs (a reference)")
+    )
     return paired.preference_metrics(paired.pairs_of(batch), rewards)
 
 
