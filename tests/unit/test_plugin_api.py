@@ -10,7 +10,8 @@ PLUGIN_API = 1
 NAMES = {
     "PLUGIN_API", "STRICT", "Advantages", "Aggregation", "Algorithm", "Batch", "Coefficient", "EntropyAndLoss", "Frozen",
     "Group", "Kl", "KlLimit", "Mismatch", "Need", "Policy", "Share", "Shared", "Sums", "Term", "Terms", "TokenClip",
-    "chosen_nll", "clip_shares", "discount_remark", "group_relative", "kl_target", "no_advantages", "number", "policy_term",
+    "chosen_nll", "clip_shares", "discount_remark", "group_advantages", "group_relative", "kl_target",
+    "no_advantages", "number", "policy_term",
     "require", "reward_kl", "shared_terms", "term", "token_ratio", "token_rewards", "torch",
 }  # fmt: skip
 REQUIRED = {

@@ -63,6 +63,7 @@ __all__ = [
     "chosen_nll",
     "clip_shares",
     "discount_remark",
+    "group_advantages",
     "group_relative",
     "kl_target",
     "no_advantages",
@@ -403,6 +404,12 @@ def group_relative(batch: Batch, frozen: Frozen, group: Group, shared: Shared) -
             rewards, batch.reward_parts, batch.reward_weights, batch.group_ids, **settings
         )
     return credit.group_advantages(rewards, batch.group_ids, **settings)
+
+
+def group_advantages(batch: Batch, frozen: Frozen, config: Any) -> Advantages:
+    """One number a completion, from its group as `config.advantage` says, at every token of it."""
+    rows = group_relative(batch, frozen, config.advantage, config.shared)
+    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
 
 
 # ------------------------------------------------------------------------------------- parts of runs that only read

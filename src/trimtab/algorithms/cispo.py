@@ -16,7 +16,6 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from trimtab.algorithms import math
 from trimtab.algorithms.base import (
     STRICT,
     Advantages,
@@ -30,7 +29,7 @@ from trimtab.algorithms.base import (
     Sums,
     Terms,
     clip_shares,
-    group_relative,
+    group_advantages,
     policy_term,
     require,
     shared_terms,
@@ -60,11 +59,6 @@ class CISPOConfig:
 
 def needs(config: CISPOConfig) -> Need:
     return Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
-
-
-def advantages(batch: Batch, frozen: Frozen, config: CISPOConfig) -> Advantages:
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
 
 
 def weights(frozen: Frozen, policy: Policy, config: CISPOConfig) -> torch.Tensor:
@@ -108,7 +102,7 @@ ALGORITHM = Algorithm(
     name="cispo",
     config=CISPOConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     terms=terms,
     metrics=metrics,
     reports=("clip_fraction/low", "clip_fraction/high", "cispo/weight"),

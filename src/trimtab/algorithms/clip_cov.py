@@ -32,7 +32,7 @@ from trimtab.algorithms.base import (
     Sums,
     Terms,
     clip_shares,
-    group_relative,
+    group_advantages,
     policy_term,
     require,
     shared_terms,
@@ -92,11 +92,6 @@ Config = Any
 def needs(config: Config) -> Need:
     need: Need = Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
     return need
-
-
-def advantages(batch: Batch, frozen: Frozen, config: Config) -> Advantages:
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
 
 
 def statistics(
@@ -169,7 +164,7 @@ ALGORITHM = Algorithm(
     name="clip_cov",
     config=ClipCovConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     statistics=statistics,
     terms=terms,
     metrics=metrics,

@@ -30,7 +30,7 @@ from trimtab.algorithms.base import (
     Shared,
     Sums,
     Terms,
-    group_relative,
+    group_advantages,
     policy_term,
     require,
     shared_terms,
@@ -63,11 +63,6 @@ class GMPOConfig:
 
 def needs(config: GMPOConfig) -> Need:
     return Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
-
-
-def advantages(batch: Batch, frozen: Frozen, config: GMPOConfig) -> Advantages:
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
 
 
 def _log_ratio(frozen: Frozen, policy: Policy) -> torch.Tensor:
@@ -115,7 +110,7 @@ ALGORITHM = Algorithm(
     name="gmpo",
     config=GMPOConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     terms=terms,
     ratio=ratio,
     metrics=metrics,

@@ -33,7 +33,7 @@ from trimtab.algorithms.base import (
     Terms,
     TokenClip,
     clip_shares,
-    group_relative,
+    group_advantages,
     policy_term,
     shared_terms,
     token_ratio,
@@ -53,12 +53,6 @@ class GRPOConfig:
 
 def needs(config: GRPOConfig) -> Need:
     return Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
-
-
-def advantages(batch: Batch, frozen: Frozen, config: GRPOConfig) -> Advantages:
-    """One number a completion, from its group, at every token of it."""
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
 
 
 def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: GRPOConfig) -> Terms:
@@ -97,7 +91,7 @@ ALGORITHM = Algorithm(
     name="grpo",
     config=GRPOConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     terms=terms,
     metrics=metrics,
     reports=("clip_fraction/low", "clip_fraction/high", "clip_fraction/dual"),

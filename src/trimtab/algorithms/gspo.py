@@ -34,7 +34,7 @@ from trimtab.algorithms.base import (
     Sums,
     Terms,
     clip_shares,
-    group_relative,
+    group_advantages,
     policy_term,
     require,
     shared_terms,
@@ -107,11 +107,6 @@ Config = Any
 def needs(config: Config) -> Need:
     need: Need = Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
     return need
-
-
-def advantages(batch: Batch, frozen: Frozen, config: Config) -> Advantages:
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
 
 
 def sequence_ratio(batch: Batch, frozen: Frozen, policy: Policy, config: Config) -> torch.Tensor:
@@ -228,7 +223,7 @@ ALGORITHM = Algorithm(
     name="gspo",
     config=GSPOConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     terms=terms,
     ratio=sequence_ratio,
     metrics=metrics,

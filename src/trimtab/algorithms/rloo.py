@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trimtab.algorithms import math
 from trimtab.algorithms.base import (
     Advantages,
     Algorithm,
@@ -26,7 +25,7 @@ from trimtab.algorithms.base import (
     Policy,
     Shared,
     Terms,
-    group_relative,
+    group_advantages,
     policy_term,
     require,
     shared_terms,
@@ -51,12 +50,6 @@ def needs(config: RLOOConfig) -> Need:
     return Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
 
 
-def advantages(batch: Batch, frozen: Frozen, config: RLOOConfig) -> Advantages:
-    """One number a completion, at every token of it."""
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
-
-
 def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: RLOOConfig) -> Terms:
     values = -advantages.values * require(policy.log_probs, "log_probs")
     return {
@@ -73,7 +66,7 @@ ALGORITHM = Algorithm(
     name="rloo",
     config=RLOOConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     terms=terms,
     validate=validate,
     corrects_ratio=False,

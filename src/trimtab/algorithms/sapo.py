@@ -15,7 +15,6 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from trimtab.algorithms import math
 from trimtab.algorithms.base import (
     STRICT,
     Advantages,
@@ -29,7 +28,7 @@ from trimtab.algorithms.base import (
     Shared,
     Sums,
     Terms,
-    group_relative,
+    group_advantages,
     policy_term,
     shared_terms,
     token_ratio,
@@ -64,11 +63,6 @@ def needs(config: SAPOConfig) -> Need:
     return Need.ROLLOUTS | config.advantage.needs() | config.shared.needs()
 
 
-def advantages(batch: Batch, frozen: Frozen, config: SAPOConfig) -> Advantages:
-    rows = group_relative(batch, frozen, config.advantage, config.shared)
-    return Advantages(loss_mask=batch.loss_mask, values=math.per_token(rows, batch.loss_mask))
-
-
 def terms(batch: Batch, frozen: Frozen, advantages: Advantages, policy: Policy, config: SAPOConfig) -> Terms:
     gate, ratio = config.policy, token_ratio(frozen, policy, config.shared)
     tau = torch.where(advantages.values > 0, ratio.new_tensor(gate.tau_positive), ratio.new_tensor(gate.tau_negative))
@@ -98,7 +92,7 @@ ALGORITHM = Algorithm(
     name="sapo",
     config=SAPOConfig,
     needs=needs,
-    advantages=advantages,
+    advantages=group_advantages,
     terms=terms,
     metrics=metrics,
     reports=("sapo/gate",),
