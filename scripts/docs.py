@@ -10,6 +10,7 @@ A page has the place and the code has the words. The text between a marker and `
     <!-- settings:shared -->             the `kl` and `mismatch` sections
     <!-- algorithms -->                  every name with its page, the one that has the name's settings
     <!-- metrics -->                     the catalogue
+    <!-- alarms:en -->                   every alarm with its limits, causes and remedies; or alarms:zh
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trimtab import algorithms, catalogue
+from trimtab import algorithms, catalogue, rules
 from trimtab.algorithms.base import Algorithm, Kl, Mismatch, Need, Share
 from trimtab.config import sections
 
 DOCS = Path(__file__).parents[1] / "docs"
-MARKER = re.compile(r"(<!-- (settings:[^>]*?|algorithms|metrics) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKER = re.compile(
+    r"(<!-- (settings:[^>]*?|algorithms|metrics|alarms:en|alarms:zh) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 SHARED = {"kl": Kl, "mismatch": Mismatch}
 """Sections that are shown once, in the index."""
 SECTIONS = ("policy", "value", "advantage", "preference", "kl", "mismatch")
@@ -197,6 +200,71 @@ def metrics_table() -> str:
     return "\n".join(parts)
 
 
+# ---------------------------------------------------------------------------------------------------------- alarms
+WORDS: dict[str, dict[str, str]] = {
+    "en": {
+        "head": "| alarm | figure | warns | acts | then |", "causes": "Likely causes, and what to do:",
+        "above": "over {}", "below": "under {}", "times_median": "over {} times its running median",
+        "under_median": "under {:.0%} of its running median", "share_of_start": "under {:.0%} of its start",
+        "range_of_start": "outside 1/{0} to {0} times its start", "fall": "{:.0%} under the evaluations before",
+        "improvement": "", "steps": "{} in a row", "seconds": "for {:.0f} minutes", "median": "and {} times its median",
+        "warn": "only a warning", "roll_back": "back to the checkpoint before it", "stop": "exit code 3",
+        "finish": "a completed run", "restart": "the role is started again", "unless": "Not while {0} is {1} {2}.",
+        "best": "the mean reward, on the way from the lowest to the best seen,",
+        "over": "over", "under": "under", "stop_sign": ".", "key": "Other limits: `guard.rules.{0}`.",
+    },
+    "zh": {
+        "head": "| 告警 | 指标 | 警告 | 动作条件 | 之后 |", "causes": "可能的原因与处理办法：",
+        "above": "高于 {}", "below": "低于 {}", "times_median": "高于滑动中位数的 {} 倍",
+        "under_median": "低于滑动中位数的 {:.0%}", "share_of_start": "低于起始值的 {:.0%}",
+        "range_of_start": "超出起始值的 1/{0} 到 {0} 倍", "fall": "比之前的评估低 {:.0%}",
+        "improvement": "", "steps": "连续 {} 次", "seconds": "持续 {:.0f} 分钟", "median": "且高于中位数的 {} 倍",
+        "warn": "仅警告", "roll_back": "回到此前的检查点", "stop": "退出码 3",
+        "finish": "视为完成", "restart": "重启该角色", "unless": "当 {0} {1} {2} 时不算。",
+        "best": "平均奖励（在最低到最高之间的位置）",
+        "over": "高于", "under": "低于", "stop_sign": "。", "key": "其他阈值：`guard.rules.{0}`。",
+    },
+}  # fmt: skip
+
+
+def alarms_tables(spoken: str) -> str:
+    """A table of all alarms, then a part for each: when, why, what to do."""
+    words = WORDS[spoken]
+    lines = [words["head"], "|---|---|---|---|---|"]
+    lines += [_alarm_row(rule, words) for rule in rules.RULES]
+    return "\n".join([*lines, "", *(_alarm_part(rule, words, spoken) for rule in rules.RULES)]) + "\n"
+
+
+def _shown(name: str) -> str:
+    return name.replace("final/", "eval/").replace("sampling_without_spread", "sampling/kept = 0")
+
+
+def _alarm_row(rule: rules.Rule, words: dict[str, str]) -> str:
+    often = words["seconds"].format(rule.seconds / 60) if rule.seconds else words["steps"].format(rule.steps)
+    often = f", {often}" if rule.seconds or rule.steps > 1 else ""
+    warn = "" if rule.warn is None else words[rule.judged].format(rule.warn) + (often if rule.act is None else "")
+    act = "" if rule.act is None else words[rule.judged].format(rule.act) + often
+    if rule.judged == "improvement":
+        act = often.removeprefix(", ")
+    if rule.acts_over_median is not None:
+        act += f" {words['median'].format(rule.acts_over_median)}"
+    figures = ", ".join(f"`{_shown(name)}`" for name in rule.figures) or "`eval.early_stop.metric`"
+    return f"| [`{rule.name}`](#{rule.name}) | {figures} | {warn} | {act} | {words[rule.then]} |"
+
+
+def _alarm_part(rule: rules.Rule, words: dict[str, str], spoken: str) -> str:
+    said = [f"### {rule.name}", "", f"**{rule.title.general(spoken)}.**".replace(".**", f"{words['stop_sign']}**"), ""]
+    if rule.unless is not None:
+        name, side, limit = rule.unless
+        name = name.replace("reward_share_of_best", words["best"])
+        said += [words["unless"].format(name, words["over" if side == "above" else "under"], f"{limit:g}"), ""]
+    said += [words["causes"], ""]
+    said += [f"- {c.text.general(spoken)}: {c.remedy.general(spoken)}{words['stop_sign']}" for c in rule.causes]
+    if rule.judged != "improvement":
+        said += ["", words["key"].format(rule.name)]
+    return "\n".join([*said, ""])
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -211,6 +279,8 @@ def updated(text: str) -> str:
             return f"{match[1]}{algorithms_table()}{match[3]}"
         if what == "metrics":
             return f"{match[1]}{metrics_table()}{match[3]}"
+        if what.startswith("alarms:"):
+            return f"{match[1]}{alarms_tables(what.removeprefix('alarms:'))}{match[3]}"
         return f"{match[1]}{settings_table(what.removeprefix('settings:'))}{match[3]}"
 
     return MARKER.sub(fill, text)

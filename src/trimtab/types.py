@@ -179,6 +179,11 @@ class Batch:
 
     def __post_init__(self) -> None:
         _neutralise(self, self.loss_mask)
+        rewards = self.rewards
+        if not rewards.is_floating_point() or rewards.element_size() < 4:  # truth values, counts, two bytes
+            rewards = rewards.double()
+        nothing = torch.zeros((), dtype=rewards.dtype)
+        object.__setattr__(self, "rewards", torch.where(self.is_scored, rewards, nothing))
 
     def __len__(self) -> int:
         return int(self.loss_mask.shape[0])
@@ -363,16 +368,44 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """What the guard has raised, with its evidence."""
+
+    rule: str
+    """A name of `rules.RULES`."""
+    level: str
+    """`warn` or `act`."""
+    step: int
+    since: int
+    """The step of the first record that the alarm rests on."""
+    figure: str
+    value: float
+    limit: float
+    text: str
+    """What was seen, likely causes and remedies, in the run's language."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the guard thinks of a step."""
 
     action: str
-    """`continue`, `finish` (early stop: a completed run) or `stop` (exit 3)."""
+    """`continue`, `finish` (early stop: a completed run), `roll_back` or `stop` (exit 3)."""
     reason: str = ""
+    cause: Alarm | None = None
+    """What the action follows from."""
+    raised: tuple[Alarm, ...] = ()
+    """Alarms that this step raised, or whose level it has changed."""
+    cleared: tuple[str, ...] = ()
+    """Names of rules whose alarm is over."""
 
     @property
     def stops(self) -> bool:
         return self.action == "stop"
+
+    @property
+    def rolls_back(self) -> bool:
+        return self.action == "roll_back"
 
     @property
     def finishes(self) -> bool:

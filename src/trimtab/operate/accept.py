@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trimtab import rules
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
 
 Metrics = Mapping[str, float]
 
-KL_LIMIT = 0.03
+KL_LIMIT = rules.KL_UPDATE.warn or 0.0
 """Nats per token, old policy to new over a step."""
-RATIO_LIMIT = 10.0
-CLIP_LIMIT = 0.5
-TRUNCATED_LIMIT = 0.5
-LENGTH_RANGE = (0.5, 2.0)
+RATIO_LIMIT = rules.RATIO_MAX.warn or 0.0
+CLIP_LIMIT = rules.CLIP_FRACTION.warn or 0.0
+TRUNCATED_LIMIT = rules.TRUNCATED.warn or 0.0
+LENGTH_RANGE = (1 / (rules.LENGTH.warn or 1.0), rules.LENGTH.warn or 1.0)
 """Median length, as a share of what it was at the start."""
-ENTROPY_SHARE = 0.5
+ENTROPY_SHARE = rules.ENTROPY.warn or 0.0
 """Of the entropy at the start, which must be left; a floor in nats would depend on the model."""
-SPIKE = 10.0
+SPIKE = rules.LOSS_DIVERGENCE.act or 0.0
 """Times its running median, three steps running: a loss that diverges."""
 SAVE_SHARE = 0.10
 """Of the run's time, spent in saving."""
@@ -196,7 +197,8 @@ def _memory(e: Evidence) -> Check:
 
 
 def _saving(e: Evidence) -> Check:
-    saving = sum(float(event["seconds"]) for event in e.events if event["event"] == "saved")
+    saves = [event for event in e.events if event["event"] == "saved"]
+    saving = sum(float(save.get("stall_seconds", save["seconds"])) for save in saves)
     training = sum(e.of("time/step"))
     share = saving / max(training + saving, 1e-9)
     good = share <= SAVE_SHARE if training else None

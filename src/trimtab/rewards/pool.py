@@ -18,8 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
+from trimtab import secrets
+from trimtab.rules import HEARTBEAT
+
 LOAD_SECONDS = 60.0
 """A worker's start and the import of a user's module may take this long; it does not count as the call's time."""
+LOOK_SECONDS = 5.0
+"""Between looks at whether a worker that has not answered was stopped from outside."""
+MAX_RESTARTS = 3
+"""So often a call is given to another worker because somebody has stopped its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +67,16 @@ class Pool:
         self.size = size
         self.paths = list(paths)
         self.kills = 0
+        self.restarts = 0
+        """Workers that were replaced because somebody had stopped their process."""
+        self._silent_since: dict[int, float] = {}
+        """By process: since when it has been seen stopped."""
         self._idle: list[_Worker] = []
 
     def run(self, calls: Sequence[Call]) -> list[Outcome]:
         """The outcome of each call; up to `size` run at a time."""
         waiting = list(enumerate(calls))[::-1]
+        given: dict[int, int] = {}
         found: dict[int, Outcome] = {}
         busy: dict[int, tuple[int, Call, _Worker, float]] = {}
         with selectors.DefaultSelector() as selector:
@@ -79,7 +93,12 @@ class Pool:
                     output = _output(worker)
                     selector.register(output, selectors.EVENT_READ)
                     busy[output] = (number, call, worker, time.monotonic() + call.timeout_seconds)
-                self._collect(selector, busy, found)
+                for number in self._collect(selector, busy, found):
+                    given[number] = given.get(number, 0) + 1
+                    if given[number] > MAX_RESTARTS:
+                        found[number] = Outcome(error=f"its process was stopped from outside {given[number]} times")
+                    else:
+                        waiting.append((number, calls[number]))
         return [found[number] for number in range(len(calls))]
 
     def _collect(
@@ -87,17 +106,31 @@ class Pool:
         selector: selectors.BaseSelector,
         busy: dict[int, tuple[int, Call, _Worker, float]],
         found: dict[int, Outcome],
-    ) -> None:
-        """Wait for the next answer or the next time limit."""
+    ) -> list[int]:
+        """Wait for the next answer or the next time limit; the calls whose worker was stopped from outside.
+
+        A process that somebody has stopped does not answer, and it is no fault of the function's: another one is started
+        and given the call when the time limit is over, or when it has been silent for as long as the rule about
+        heartbeats says.
+        """
+        again: list[int] = []
         if not busy:
-            return
+            return again
         wait = max(0.0, min(deadline for *_, deadline in busy.values()) - time.monotonic())
+        wait = min(wait, LOOK_SECONDS)
         ready = {key.fd for key, _ in selector.select(wait)}
         for output, (number, call, worker, deadline) in list(busy.items()):
             if output in ready:
                 outcome = self._receive(worker)
                 if outcome is None:
                     continue
+            elif self._is_stopped(worker, at_limit=time.monotonic() >= deadline):
+                selector.unregister(output)
+                del busy[output]
+                self._retire(worker)
+                self.restarts += 1
+                again.append(number)
+                continue
             elif time.monotonic() >= deadline:
                 outcome = Outcome(error=f"took longer than {call.timeout_seconds:g} s and was killed", has_ended=True)
                 self.kills += 1
@@ -110,6 +143,23 @@ class Pool:
                 self._retire(worker)
             else:
                 self._idle.append(worker)
+        return again
+
+    def _is_stopped(self, worker: _Worker, *, at_limit: bool) -> bool:
+        """Whether somebody has stopped the process, and it is time to do something about it."""
+        pid = worker.process.pid
+        try:
+            is_stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            is_stopped = False
+        if not is_stopped:
+            self._silent_since.pop(pid, None)
+            return False
+        since = self._silent_since.setdefault(pid, time.monotonic())
+        is_over = at_limit or time.monotonic() - since >= (HEARTBEAT.act or 0.0)
+        if is_over:
+            del self._silent_since[pid]
+        return is_over
 
     def _take(self) -> _Worker:
         """An idle worker that still lives, else a new one."""
@@ -121,10 +171,14 @@ class Pool:
         return self._start()
 
     def _start(self) -> _Worker:
-        command = [sys.executable, "-m", "trimtab.rewards.worker", json.dumps(self.paths)]
-        return _Worker(
-            process=subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        )
+        """The secrets that the configuration names are not in a worker's environment, since no function needs them."""
+        named = secrets.watched()
+        hidden = {secret.environment_name for secret in named}
+        around = {name: value for name, value in os.environ.items() if name not in hidden}
+        words = [json.dumps(self.paths), json.dumps(named)]
+        command = [sys.executable, "-m", "trimtab.rewards.worker", *words]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return _Worker(process=subprocess.Popen(command, **pipes, env=around, start_new_session=True))
 
     def _prepare(self, worker: _Worker, call: Call) -> str | None:
         """Let the worker import the function; the error, if there is one."""
@@ -170,7 +224,8 @@ class Pool:
         if not worker.buffer.endswith(b"\n"):
             return None
         answer, worker.buffer = json.loads(worker.buffer), b""
-        return Outcome(values=answer.get("values"), error=answer.get("error"))
+        error = answer.get("error")
+        return Outcome(values=answer.get("values"), error=error and secrets.redact(error))
 
     def _retire(self, worker: _Worker) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -56,7 +56,9 @@ def _metrics(judged: Sequence[tuple[Sample, int]], labels: tuple[str, ...]) -> d
         "eval/length/truncated": sum(s.is_truncated for s, _ in judged) / len(judged),
     }
     if rewards:
-        found["eval/reward/mean"] = sum(rewards) / len(rewards)
+        mean = sum(rewards) / len(rewards)
+        found["eval/reward/mean"] = mean
+        found["eval/reward/std"] = (sum((r - mean) ** 2 for r in rewards) / max(len(rewards) - 1, 1)) ** 0.5
     for label in labels:
         parts = [p for s, _ in judged if (p := s.reward_parts.get(label)) is not None]
         if parts:

@@ -42,6 +42,7 @@ class InProcessEngine:
         eos_ids: frozenset[int],
         settings: Sampling,
         seed: int,
+        temperature: float = 1.0,
         branch: str = "main",
         rows_at_once: int = 1024,
         passes: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -52,6 +53,8 @@ class InProcessEngine:
         self.settings = settings
         self.rows_at_once = rows_at_once
         self.passes = passes
+        self.temperature = temperature
+        """Of the coming step."""
         self.version = 0
         self._key = kernel.key(seed, branch, "rollout")
         self._eos = torch.tensor(sorted(eos_ids), dtype=torch.int64, device=model.device)
@@ -171,7 +174,7 @@ class InProcessEngine:
 
     def _draw(self, logits: Tensor, state: Tensor, step: int) -> tuple[Tensor, Tensor]:
         s = self.settings
-        log_probs = kernel.sampling_log_probs(logits, temperature=s.temperature, top_p=s.top_p, top_k=s.top_k)
+        log_probs = kernel.sampling_log_probs(logits, temperature=self.temperature, top_p=s.top_p, top_k=s.top_k)
         chosen = kernel.inverse_cdf(log_probs, kernel.uniform(state, step))
         return chosen, log_probs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
 

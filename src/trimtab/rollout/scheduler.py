@@ -69,8 +69,10 @@ class SamplingSource:
         group_size: int,
         reward_labels: tuple[str, ...],
         reward_errors: Callable[[], int] = lambda: 0,
+        restarts: Callable[[], int] = lambda: 0,
         shape: Callable[[list[Scored]], list[Scored]] = lambda scored: scored,
         max_refills: int | None = None,
+        at_step: Callable[[int], None] = lambda step: None,
         rank: int = 0,
         ranks: int = 1,
         gather: Callable[[Any], list[Any]] = lambda value: [value],
@@ -80,6 +82,9 @@ class SamplingSource:
             reward_labels: names of the parts of a reward, after `shape`.
             shape: changes the rewards of the step's completions; which groups have a spread is found before.
             max_refills: rounds of sampling beyond the first, for dynamic sampling; None keeps every group.
+            reward_errors: of the newest call of `score`.
+            restarts: processes of rewards that were started again, since the start.
+            at_step: is told the step that is sampled for next.
             gather: every rank's value, by rank, on every rank.
         """
         self.prompts = prompts
@@ -91,8 +96,10 @@ class SamplingSource:
         self.group_size = group_size
         self.reward_labels = reward_labels
         self.reward_errors = reward_errors
+        self.restarts = restarts
         self.shape = shape
         self.max_refills = max_refills
+        self.at_step = at_step
         self.rank, self.ranks = rank, ranks
         self.gather = gather
         self._version = 0
@@ -114,6 +121,7 @@ class SamplingSource:
         self._figures = {
             "throughput/rollout_tokens_per_second": sum(s.tokens for s in everybody) / max(seconds, 1e-9),
             "reward/errors": float(sum(s.errors for s in everybody)),
+            "role/restarts": float(sum(self.gather(self.restarts()))),
             "time/rollout": seconds,
             "time/reward": max(s.scoring_seconds for s in everybody),
             "data/epoch": float(self.order.epoch),
@@ -177,6 +185,7 @@ class SamplingSource:
     def refresh(self, *, version: int) -> None:
         self._version = version
         self.engine.refresh(version=version)
+        self.at_step(version + 1)
 
     def state(self) -> Mapping[str, Any]:
         return {"order": dict(self.order.state()), "surplus": surplus.to_values(self._surplus)}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from trimtab.types import STRICT
+from trimtab.types import STRICT, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Sampling:
     """What samples: the trainer's own model in the trainer's process."""
     group_size: Annotated[int, Ge(1)] = 8
     """Completions a prompt."""
-    temperature: Annotated[float, Gt(0)] = 1.0
+    temperature: Annotated[float, Gt(0)] | Schedule = 1.0
     """Divides the logits, when sampling and in the loss alike."""
     top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Sample from the smallest set of most likely tokens that reaches this probability."""

@@ -24,7 +24,8 @@ class KlController:
         """
         kl = getattr(getattr(config, "shared", None), "kl", None)
         self.kl: Kl | None = kl if kl is not None and kl.controller != "fixed" else None
-        self.coef: float | None = None if self.kl is None else number(self.kl.coef)
+        self.start: float | None = None if self.kl is None else number(self.kl.coef)
+        self.coef = self.start
 
     def applied_to(self, config: Any) -> Any:
         """The config with the coefficient of the coming step."""
@@ -51,8 +52,9 @@ class KlController:
             self.coef = math.penalty_kl(self.coef, observed, target=target)
 
     def state(self) -> dict[str, Any]:
-        return {} if self.coef is None else {"coef": self.coef.hex()}
+        return {} if self.coef is None or self.start is None else {"coef": self.coef.hex(), "start": self.start.hex()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        if self.coef is not None and "coef" in state:
+        """A coefficient that a configuration has set anew since is where it begins; else it goes on."""
+        if self.start is not None and state.get("start") == self.start.hex():
             self.coef = float.fromhex(state["coef"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trimtab.algorithms.base import Shared, mismatch_weights
 from trimtab.algorithms.credit import explained_variance
@@ -45,13 +46,22 @@ def _lengths(batch: Batch) -> dict[str, float]:
 
 def _rewards(batch: Batch) -> dict[str, float]:
     scored = batch.rewards[batch.is_scored].double()
+    follows = _correlation(scored, batch.completion_lengths[batch.is_scored].double())
     return {
+        **({} if follows is None else {"reward/length_correlation": follows}),
         "reward/mean": float(scored.mean()),
         "reward/std": float(scored.std(correction=1)) if len(scored) > 1 else 0.0,
         "reward/min": float(scored.min()),
         "reward/max": float(scored.max()),
         "reward/zero_spread_groups": _zero_spread_share(batch),
     }
+
+
+def _correlation(a: Tensor, b: Tensor) -> float | None:
+    """Pearson's, of [n] each; None where one of them does not vary."""
+    a, b = a - a.mean(), b - b.mean()
+    size = float((a.square().sum() * b.square().sum()).sqrt())
+    return float((a * b).sum()) / size if size > 1e-12 else None
 
 
 def _zero_spread_share(batch: Batch) -> float:
@@ -81,7 +91,7 @@ def _distinct_share(batch: Batch) -> float:
 
 
 def of_reward_parts(batch: Batch, labels: tuple[str, ...]) -> dict[str, float]:
-    """The mean of each reward function over the completions that it judged."""
+    """Of each reward function the mean over the completions that it judged, and its mean spread inside groups."""
     found: dict[str, float] = {}
     if batch.reward_parts is None:
         return found
@@ -89,7 +99,18 @@ def of_reward_parts(batch: Batch, labels: tuple[str, ...]) -> dict[str, float]:
         judged = part[~part.isnan()]
         if len(judged):
             found[f"reward/{label}"] = float(judged.double().mean())
+            found[f"reward_spread/{label}"] = _spread_in_groups(judged.double(), batch.group_ids[~part.isnan()])
     return found
+
+
+def _spread_in_groups(values: Tensor, groups: Tensor) -> float:
+    """Mean over groups of the standard deviation inside each, divided by n."""
+    _, place = torch.unique(groups, return_inverse=True)
+    count = int(place.max()) + 1
+    size = torch.zeros(count, dtype=torch.float64).index_add(0, place, torch.ones_like(values))
+    mean = torch.zeros(count, dtype=torch.float64).index_add(0, place, values) / size
+    variance = torch.zeros(count, dtype=torch.float64).index_add(0, place, (values - mean[place]) ** 2) / size
+    return float(variance.sqrt().mean())
 
 
 def of_frozen(batch: Batch, frozen: Frozen, advantages: Advantages) -> dict[str, float]:

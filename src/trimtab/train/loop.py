@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from trimtab.errors import GuardError, Preempted
 from trimtab.train.run import Run
-from trimtab.types import StepReport
+from trimtab.types import StepReport, Verdict
 
 
 def train(run: Run) -> Run:
@@ -20,6 +20,9 @@ def train(run: Run) -> Run:
     """
     run = resume(run)
     while run.step < run.max_steps and not run.is_finished:
+        run = run.control.apply(run)
+        if run.step >= run.max_steps:  # what was asked for ends the run here
+            break
         started = time.perf_counter()
         batch = run.source.next_batch()
         report = run.learner.update(batch, [source.next_batch() for source in run.mixed])
@@ -27,12 +30,17 @@ def train(run: Run) -> Run:
         report = replace(report | run.source.figures(), samples=run.source.samples())
         is_last = report.step == run.max_steps
         report = _evaluate(run, report, last=is_last)
-        verdict = run.guard.judge(report)
+        seconds = {"time/step": time.perf_counter() - started}
+        verdict = run.guard.judge(report | seconds)
+        run.recorder.record(report | seconds | run.figures())
+        _tell(run, verdict)
+        if verdict.rolls_back:
+            run = run.control.roll_back(run, verdict)
+            continue
+        run.learner.caution.advance(is_calm=run.guard.is_calm)
         run.step = report.step
         run.is_finished = verdict.finishes
         stops_for = run.control.should_stop()
-        took = {"time/step": time.perf_counter() - started, "checkpoint/rejected": float(run.checkpoints.rejected)}
-        run.recorder.record(report | took)
         _save(run, report, last=verdict.ends or is_last or stops_for is not None)
         if verdict.stops:
             raise GuardError(f"step {report.step}: {verdict.reason}")
@@ -58,6 +66,14 @@ def resume(run: Run) -> Run:
     return run
 
 
+def _tell(run: Run, verdict: Verdict) -> None:
+    """Record the alarms that a step has raised or cleared."""
+    for alarm in verdict.raised:
+        run.recorder.event("alarm", then=verdict.action if alarm == verdict.cause else "warn", **asdict(alarm))
+    for name in verdict.cleared:
+        run.recorder.event("alarm over", rule=name)
+
+
 def _evaluate(run: Run, report: StepReport, *, last: bool) -> StepReport:
     """The report with the evaluation's metrics, if one is due."""
     started = time.perf_counter()
@@ -69,6 +85,7 @@ def _evaluate(run: Run, report: StepReport, *, last: bool) -> StepReport:
 
 
 def _save(run: Run, report: StepReport, *, last: bool) -> None:
-    seconds = run.checkpoints.save_if_due(report.step, run, report.metrics, last=last)
-    if seconds is not None:
-        run.recorder.event("saved", step=report.step, seconds=round(seconds, 3))
+    try:
+        run.checkpoints.save_if_due(report.step, run, report.metrics, last=last)
+    finally:
+        run.record_saves()

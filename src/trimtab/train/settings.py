@@ -1,11 +1,11 @@
-"""The sections `optim`, `train`, `eval`, `checkpoint` (its times) and `guard`."""
+"""The sections `optim`, `train`, `eval` and `guard`, and parts of `value` and `observe`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt, Interval, Le
 
 from trimtab.types import STRICT
 
@@ -46,6 +46,17 @@ class Critic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cautious:
+    """A careful start."""
+
+    __pydantic_config__ = STRICT
+
+    steps: Annotated[int, Ge(1)]
+    """Steps without an alarm over which the learning rate rises from a tenth, and `kl.coef` falls from twice, to what is
+    set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """How long, and how a batch is cut into updates."""
 
@@ -63,6 +74,8 @@ class Train:
     """Tokens of a forward pass, padding included; auto from the model. Changes memory and speed, not the result."""
     seed: int = 0
     """Of weights, samples and mini-batches."""
+    cautious: Cautious | None = None
+    """Start with a tenth of the learning rate and twice `kl.coef`: `{steps: 100}`; null: at what is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +104,109 @@ class Eval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleLimits:
+    """Other limits of one rule; what is null is as the table of rules says."""
+
+    __pydantic_config__ = STRICT
+
+    warn: float | None = None
+    """Beyond it a warning is raised. Of `entropy` it is in nats per token; without it half of the start counts."""
+    act: float | None = None
+    """Beyond it `then` follows."""
+    for_: Annotated[int, Ge(1)] | None = None
+    """Steps (of `reward_fall` evaluations) in a row."""
+    then: Literal["off", "warn", "roll_back", "stop"] | None = None
+    """What follows: nothing at all, a warning, the checkpoint before the first sign of it, the end with exit code 3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRules:
+    """Other limits, by the name of the rule."""
+
+    __pydantic_config__ = STRICT
+
+    non_finite: RuleLimits = field(default_factory=RuleLimits)
+    """No loss and gradient of a step was finite: updates/non_finite."""
+    kl_update: RuleLimits = field(default_factory=RuleLimits)
+    """One step moves the policy too far: kl/update."""
+    kl_reference: RuleLimits = field(default_factory=RuleLimits)
+    """The policy is far from the reference: kl/reference."""
+    loss_divergence: RuleLimits = field(default_factory=RuleLimits)
+    """Loss divergence: loss/total, loss/value, grad_norm/total."""
+    reward_fall: RuleLimits = field(default_factory=RuleLimits)
+    """Reward collapse, or a policy that gets worse: eval/reward/mean, reward/mean."""
+    no_signal: RuleLimits = field(default_factory=RuleLimits)
+    """The rewards give no signal: reward/zero_spread_groups."""
+    no_spread: RuleLimits = field(default_factory=RuleLimits)
+    """Dynamic sampling finds no signal: no group with a spread in a whole step."""
+    role_heartbeat: RuleLimits = field(default_factory=RuleLimits)
+    """A role does not answer: role/heartbeat_age."""
+    ratio_max: RuleLimits = field(default_factory=RuleLimits)
+    """Ratio out of range: update/ratio_max."""
+    clip_fraction: RuleLimits = field(default_factory=RuleLimits)
+    """Most tokens are clipped: clip_fraction/low, clip_fraction/high."""
+    entropy: RuleLimits = field(default_factory=RuleLimits)
+    """Entropy collapse: entropy."""
+    group_spread: RuleLimits = field(default_factory=RuleLimits)
+    """Degenerate sampling: groups without a spread: reward/zero_spread_groups."""
+    distinct_share: RuleLimits = field(default_factory=RuleLimits)
+    """Degenerate sampling: copies: rollout/distinct_share."""
+    truncated: RuleLimits = field(default_factory=RuleLimits)
+    """Most completions are cut off: length/truncated."""
+    length: RuleLimits = field(default_factory=RuleLimits)
+    """Lengths drift: length/p50."""
+    staleness: RuleLimits = field(default_factory=RuleLimits)
+    """Samples are stale: staleness."""
+    reward_model_auc: RuleLimits = field(default_factory=RuleLimits)
+    """A weak reward model: eval/reward_model/auc, reward_model/auc."""
+    preference_accuracy: RuleLimits = field(default_factory=RuleLimits)
+    """Preferences are not learned: final/preference/accuracy."""
+    preference_js: RuleLimits = field(default_factory=RuleLimits)
+    """The policy leaves the reference in preference training: eval/preference/js."""
+    accelerator_idle: RuleLimits = field(default_factory=RuleLimits)
+    """The accelerator is idle: utilisation/accelerator."""
+    accelerator_memory: RuleLimits = field(default_factory=RuleLimits)
+    """Memory is nearly full: utilisation/accelerator_memory."""
+    disk: RuleLimits = field(default_factory=RuleLimits)
+    """The disk is nearly full: utilisation/disk."""
+    throughput: RuleLimits = field(default_factory=RuleLimits)
+    """Throughput drops: throughput/train_tokens_per_second, throughput/rollout_tokens_per_second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """What ends a run that has gone wrong."""
+    """What is done about a run that goes wrong."""
+
+    __pydantic_config__ = STRICT
+
+    max_rollbacks: Annotated[int, Ge(0)] = 3
+    """So often a run goes back to an earlier checkpoint by itself; the next alarm ends it with exit code 3."""
+    learning_rate_factor: Annotated[float, Gt(0), Le(1)] = 0.5
+    """What a rollback multiplies the learning rate by."""
+    kl_factor: Annotated[float, Ge(1)] = 2.0
+    """What a rollback multiplies `kl.coef` by."""
+    rules: GuardRules = field(default_factory=GuardRules)
+    """Other limits than those of the table of rules: `{kl_reference: {warn: 0.5}, entropy: {then: "off"}}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """The `guard` section's part that is measured with the old policy's log-probs."""
 
     __pydantic_config__ = STRICT
 
     probe_tokens: Annotated[int, Ge(1)] = 2048
     """Tokens of the batch on which `kl/update` and `update/ratio_max` are measured after the last update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarms:
+    """The `observe` section's part that is about what people are told."""
+
+    __pydantic_config__ = STRICT
+
+    language: Literal["auto", "en", "zh"] = "auto"
+    """Of alarms and remedies; auto is TRIMTAB_LANG, else the locale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

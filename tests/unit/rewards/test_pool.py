@@ -2,13 +2,16 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from trimtab.errors import RewardError
+from trimtab.rewards import pool as pools
 from trimtab.rewards.pool import Call, Pool
 from trimtab.rewards.scorer import Scorer
 from trimtab.rewards.settings import RewardSpec
+from trimtab.rules import HEARTBEAT
 from trimtab.types import Prompt, Rollout
 
 MODULE = """
@@ -43,6 +46,16 @@ def whoami(prompts, completions, **_):
 
 def long_answer(prompts, completions, **_):
     return [0.123456789] * len(completions)
+
+def stops_once(prompts, completions, folder, **_):
+    mark = os.path.join(folder[0], "stopped")
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return [7.0] * len(completions)
+
+def stops(**_):
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 def dies_at_bad(prompts, completions, **_):
     if "bad" in completions:
@@ -115,6 +128,25 @@ def test_a_function_that_hangs_is_killed_and_the_pool_keeps_its_size(pool):
         assert pool.kills == 2 * number
     assert len(pool._idle) <= pool.size == 2
     assert works(pool)
+
+
+def test_a_worker_that_somebody_stops_is_replaced_and_its_call_is_made_again(pool, tmp_path):
+    (found,) = pool.run([call("stops_once", "a", timeout=1.0, folder=[str(tmp_path)])])
+    assert (found.values, found.error) == ([7.0], None)
+    assert (pool.restarts, pool.kills) == (1, 0)
+
+
+def test_a_worker_that_is_stopped_again_and_again_is_an_error_that_says_so(pool):
+    (found,) = pool.run([call("stops", "a", timeout=0.2)])
+    assert found.error == "its process was stopped from outside 4 times"
+    assert works(pool)
+
+
+def test_a_worker_that_is_silent_for_longer_than_a_heartbeat_may_be_is_not_waited_for(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "HEARTBEAT", replace(HEARTBEAT, act=0.3))
+    monkeypatch.setattr(pools, "LOOK_SECONDS", 0.1)
+    (found,) = pool.run([call("stops_once", "a", timeout=3600.0, folder=[str(tmp_path)])])
+    assert found.values == [7.0]
 
 
 def test_what_a_function_prints_does_not_disturb_its_answer(pool):

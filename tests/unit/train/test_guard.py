@@ -24,32 +24,32 @@ def actions(judge, *metrics):
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([BAD, BAD, BAD], ["continue", "continue", "stop"]),
+        ([BAD, BAD, BAD], ["continue", "continue", "roll_back"]),
         ([BAD, BAD, GOOD, BAD, BAD], ["continue"] * 5),
-        ([BAD, BAD, PARTLY, BAD, BAD, BAD], ["continue"] * 5 + ["stop"]),
+        ([BAD, BAD, PARTLY, BAD, BAD, BAD], ["continue"] * 5 + ["roll_back"]),
         ([PARTLY] * 5, ["continue"] * 5),
         ([EMPTY] * 5, ["continue"] * 5),
         ([{}] * 5, ["continue"] * 5),
     ],
 )
-def test_three_steps_in_a_row_without_one_finite_update_stop_the_run(steps, expected):
+def test_three_steps_in_a_row_without_one_finite_update_take_the_run_back(steps, expected):
     assert actions(guard(), *steps) == expected
 
 
-def test_a_stop_says_which_weights_are_left_and_what_to_do():
-    judge = guard()
+def test_going_back_says_since_when_and_what_to_do():
+    judge = StepGuard(metric="eval/reward/mean", patience=None, facts={"optim.learning_rate": 0.5})
     for step in (8, 9):
         judge.judge(StepReport(step=step, metrics=BAD))
     verdict = judge.judge(StepReport(step=10, metrics=BAD))
-    assert (verdict.stops, verdict.finishes, verdict.ends) == (True, False, True)
-    assert "the weights are those of step 7" in verdict.reason
-    assert "optim.learning_rate" in verdict.reason
+    assert (verdict.rolls_back, verdict.stops, verdict.ends) == (True, False, False)
+    assert (verdict.cause.rule, verdict.cause.since) == ("non_finite", 8)
+    assert "lower optim.learning_rate from 0.5" in verdict.reason
 
 
 @pytest.mark.parametrize(
     ("metric", "values", "expected"),
     [
-        ("eval/reward/mean", [0.1, 0.2, 0.2, 0.1], ["continue", "continue", "continue", "finish"]),
+        ("eval/reward/mean", [0.1, 0.2, 0.2, 0.195], ["continue", "continue", "continue", "finish"]),
         ("eval/reward/mean", [0.1, 0.0, 0.2, 0.1, 0.3], ["continue"] * 5),
         ("eval/loss/nll", [2.0, 1.0, 1.5, 1.0], ["continue", "continue", "continue", "finish"]),
         ("eval/loss/nll", [2.0, 1.0, 0.5, 0.4], ["continue"] * 4),
@@ -90,12 +90,14 @@ def test_a_restored_guard_judges_like_the_saved_one(cut):
     first, second = guard(), guard()
     found = actions(first, *steps[:cut])
     second.load_state(json.loads(json.dumps(first.state())))
-    assert found + actions(second, *steps[cut:]) == expected
-    assert second.state() == whole.state()
+    later = [second.judge(StepReport(step=n, metrics=m)).action for n, m in enumerate(steps[cut:], cut + 1)]
+    assert found + later == expected
+    assert json.dumps(second.state()) == json.dumps(whole.state())
 
 
 def sampled(step, kept, reward):
-    return StepReport(step=step, metrics={"sampling/kept": float(kept), "reward/mean": reward, "updates/count": 1.0})
+    rewards = {"reward/mean": reward, "reward/min": reward if reward == 1.0 else 0.0, "reward/max": float(reward > 0)}
+    return StepReport(step=step, metrics={"sampling/kept": float(kept), "updates/count": 1.0, **rewards})
 
 
 def test_three_steps_in_a_row_in_which_no_group_teaches_stop_the_run():
