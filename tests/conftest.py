@@ -1,5 +1,14 @@
-"""One thread of mathematics: what CI has, and what makes numbers repeat."""
+"""One thread of mathematics: what CI has, and what makes numbers repeat. Nothing is kept in the home of who tests."""
+
+import atexit
+import os
+import shutil
+import tempfile
 
 import torch
 
 torch.set_num_threads(1)
+
+if "TRIMTAB_CACHE" not in os.environ:
+    os.environ["TRIMTAB_CACHE"] = tempfile.mkdtemp(prefix="trimtab-cache-")
+    atexit.register(shutil.rmtree, os.environ["TRIMTAB_CACHE"], ignore_errors=True)

@@ -44,9 +44,10 @@ ratio/max                    | ratio   | largest such ratio in an update
 ratio/min                    | ratio   | smallest such ratio in an update
 update/ratio_max             | ratio   | largest token ratio after the step's last update, on the probe tokens
 updates/count                | updates | optimiser steps taken in the step
-updates/skipped              | updates | not applied: empty, or a loss or gradient was not finite
-updates/non_finite           | updates | of those, because a loss or gradient was not finite
+updates/skipped              | updates | not applied: empty, overflowed, or something of it was not finite
+updates/non_finite           | updates | of those, because a number that the update is made of, its loss or its gradient was not finite
 updates/overflow             | updates | skipped because float16 gradients overflowed; the loss scale is halved
+non_finite/*                 | values  | numbers that were not finite where they count, by name (rewards, old_log_probs, ...); of loss the terms, of gradient and weights the tensors
 loss_scale                   | 1       | what float16 losses are multiplied by before the backward pass, after the step's last update
 updates/stopped              | updates | left out because the policy had moved further than kl.limit.warn (kl.stop_epochs)
 clip_fraction/low            | ratio   | share of tokens with a negative advantage whose ratio fell under the clip
@@ -71,11 +72,13 @@ reward/mean                  | reward  | mean over scored completions
 reward/std                   | reward  | standard deviation over scored completions
 reward/min                   | reward  | smallest reward
 reward/max                   | reward  | largest reward
+reward/length_correlation    | ratio   | correlation of reward and tokens over scored completions; near 1 or -1 the reward pays for length or brevity
 reward/unscored              | ratio   | share of completions without a reward
 reward/errors                | calls   | reward functions' calls that raised, timed out or gave no number
 reward/zero_spread_groups    | ratio   | share of groups whose rewards are all equal
 reward/overlong              | reward  | mean over scored completions of the punishment for length
 reward/*                     | reward  | mean of one reward function over the completions that it judged
+reward_spread/*              | reward  | mean over groups of one reward function's standard deviation inside the group
 rollout/distinct_share       | ratio   | mean over groups of distinct completions by completions
 rollout/trainer_mismatch     | nats    | mean over tokens of |old_log_probs - rollout_log_probs|
 advantage/mean               | 1       | mean over tokens
@@ -95,6 +98,7 @@ sampling/stale               | groups  | groups that waited, left out since they
 data/epoch                   | epochs  | passes over the prompts begun
 data/prompts                 | prompts | drawn since the start, whether the step trained on them or not
 eval/reward/mean             | reward  | mean reward on the validation prompts, greedy
+eval/reward/std              | reward  | standard deviation over the validation prompts
 eval/reward/*                | reward  | mean of one reward function on the validation prompts
 eval/length/mean             | tokens  | completions on the validation prompts
 eval/length/truncated        | ratio   | share of validation completions cut by the length limit
@@ -126,9 +130,20 @@ time/term_norms              | seconds | gradient norms of single terms on a sam
 time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
+config/version               | 1       | number of the configuration that the step was trained with, RUN/config
+role/restarts                | processes | processes of rewards started again because they were stopped from outside, since the start
+guard/alarms                 | alarms  | raised after the step
+guard/rollbacks              | rollbacks | by the guard, since the start
 checkpoint/rejected          | checkpoints | damaged checkpoints passed over since the start
+checkpoint/failed            | saves   | in a row that have failed; more than checkpoint.max_failed_saves end the run
+checkpoint/save_seconds      | seconds | until the newest checkpoint was on the disk, beside training or not
+checkpoint/stall_seconds     | seconds | that training stood still for saving since the step before
+checkpoint/age               | seconds | since the state in the newest checkpoint was taken: what a crash now would lose
+samples/failed               | files   | of samples that could not be written, since the start of the process
 drill/last_success           | seconds | unix time of the newest drill that passed; in RUN/drill.json, not in the journal
 memory/total                 | bytes   | resident memory of the process
+memory/micro_batch_tokens    | tokens  | of a pass over the models at the end of the step, at most; the smallest of any process
+memory/halvings              | times   | how often a pass did not fit into memory in the step and was made again at half the size; the most of any process
 """
 
 METRICS: dict[str, Metric] = {}

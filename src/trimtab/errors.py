@@ -7,6 +7,7 @@ TrimtabError                     1   internal fault, or a check that ran and fai
 │   ├── ModelError                   a model or tokenizer directory
 │   ├── RewardError                  a reward function that failed under `on_error: stop`
 │   ├── MissingExtraError            an optional library; names the extra to install
+│   ├── OutOfMemoryError             of the computer or a device, even in the smallest pieces of work
 │   └── UnmetNeedError               an algorithm was not given a part that it needs
 ├── NumericalError               3   do not retry blindly
 │   └── GuardError                   the guard ended the run
@@ -22,6 +23,9 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
+
+LONGEST = 60
+"""Characters of a value that a message shows."""
 
 
 class TrimtabError(Exception):
@@ -79,6 +83,19 @@ class MissingExtraError(UserError):
     pass
 
 
+class OutOfMemoryError(UserError):
+    def __init__(self, message: str, *, asked: float | None = None, tokens: int | None = None) -> None:
+        """
+        Args:
+            message: what did not fit.
+            asked: bytes that were asked for in one piece, if that is known.
+            tokens: that a pass was allowed when it did not fit, if it was one.
+        """
+        super().__init__(message)
+        self.asked = asked
+        self.tokens = tokens
+
+
 class UnmetNeedError(UserError):
     pass
 
@@ -107,12 +124,26 @@ class Preempted(TrimtabError):  # noqa: N818 - it is a state, not a fault
     exit_code = 75
 
 
+def shown(value: object) -> str:
+    """A value as a message shows it: in the words of YAML and JSON, and not all of it if it is long.
+
+    >>> shown(None), shown(True), shown("a"), shown([1] * 40)
+    ('null', 'true', "'a'", '[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,...')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
     """What was probably meant: the candidate of the same letters in another order, else the one that looks most alike.
 
-    >>> nearest("gpro", ["gspo", "grpo"]), nearest("kl.ceof", ["kl.coef"]), nearest("zzz", ["kl"])
-    ('grpo', 'kl.coef', None)
+    >>> nearest("gpro", ["gspo", "grpo"]), nearest("kl.ceof", ["kl.coef"]), nearest("zzz", ["kl"]), nearest("KL", ["kl"])
+    ('grpo', 'kl.coef', None, 'kl')
     """
-    known = list(candidates)
+    known = {name.lower(): name for name in candidates}
+    word = word.lower()
     swapped = [name for name in known if sorted(name) == sorted(word)]
-    return next(iter(swapped or difflib.get_close_matches(word, known, n=1)), None)
+    found = next(iter(swapped or difflib.get_close_matches(word, known, n=1)), None)
+    return None if found is None else known[found]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,8 +94,14 @@ class Models(Protocol):
         """An order-free 64-bit sum over the trained weights, hexadecimal: cheap evidence that weights are equal."""
         ...
 
-    def save(self, directory: Path) -> None:
-        """Write `policy/` (Hugging Face layout) and, with a critic, `value/` into the directory."""
+    def writer(self, *, is_copied: bool = False, policy_only: bool = False) -> Callable[[Path], None]:
+        """What writes `policy/` (Hugging Face layout) and all else that is the models' into a directory.
+
+        Args:
+            is_copied: of the weights as they are now, from memory of their own on the CPU, in any thread and at any time
+                later; else of the weights as they are when it is called.
+            policy_only: `policy/` and nothing else.
+        """
         ...
 
     def load(self, directory: Path) -> None:
@@ -102,8 +109,34 @@ class Models(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What one checkpoint is written from."""
+
+    write_models: Callable[[Path], object]
+    """Into a directory that is there."""
+    tensors: Mapping[str, Tensor]
+    """The optimiser's."""
+    values: Mapping[str, Any]
+    """Everything else, as JSON values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """How a save has ended."""
+
+    step: int
+    seconds: float
+    """Until its files were on the disk."""
+    stall_seconds: float
+    """Of these, and of waiting for the save before, how long training stood still."""
+    policy_only: bool = False
+    failure: str = ""
+    """Why there is no such checkpoint; empty: there is one."""
+
+
 class Checkpoints(Protocol):
-    """Where the states of a run are kept."""
+    """Where the states of a run are kept. One save at most is under way beside training; whatever reads waits for it."""
 
     rejected: int
     """Damaged checkpoints passed over since the start."""
@@ -111,15 +144,39 @@ class Checkpoints(Protocol):
     def save_if_due(
         self, step: int, state: RunState, metrics: Mapping[str, float], *, last: bool = False
     ) -> float | None:
-        """Save if the step is due; seconds that it took, or None."""
+        """Save if the step is due; the seconds that training stood still, or None. The last one is there on return.
+
+        Raises:
+            StorageError: the last save has failed, or too many in a row have.
+        """
         ...
 
-    def newest_good(self) -> int | None:
-        """The newest step whose checkpoint is whole.
+    def saves(self) -> Sequence[Saved]:
+        """The saves that have ended since this was last asked, in their order."""
+        ...
+
+    def wait(self) -> None:
+        """Until the save that is under way has ended."""
+        ...
+
+    def figures(self) -> Mapping[str, float]:
+        """Metrics of saving, for the record of a step."""
+        ...
+
+    def newest_good(self, *, before: int | None = None) -> int | None:
+        """The newest step (before another one, if that is given) whose checkpoint has all that a run goes on from.
 
         Raises:
             StorageError: there are checkpoints, but none is good.
         """
+        ...
+
+    def values(self, step: int) -> Mapping[str, Any]:
+        """What the checkpoint of a step says of its run besides tensors, as `RunState` gave it."""
+        ...
+
+    def metrics(self, step: int) -> Mapping[str, float]:
+        """The figures that a checkpoint was saved with."""
         ...
 
     def best(self) -> int | None:
@@ -138,17 +195,14 @@ class Checkpoints(Protocol):
 class RunState(Protocol):
     """The parts of a run that a checkpoint holds, for writing and for reading."""
 
-    def write_models(self, directory: Path) -> None: ...
+    def snapshot(self, *, is_copied: bool, policy_only: bool = False) -> Snapshot:
+        """What a checkpoint is written from; copied, nothing that happens to the run afterwards changes it.
+
+        With `policy_only` it has no tensors and no values.
+        """
+        ...
 
     def read_models(self, directory: Path) -> None: ...
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """The optimiser's."""
-        ...
-
-    def values(self) -> Mapping[str, Any]:
-        """Everything else, as JSON values."""
-        ...
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None: ...
 
@@ -168,6 +222,16 @@ class Recorder(Protocol):
 class Guard(Protocol):
     """Judges every step."""
 
+    @property
+    def active(self) -> Sequence[str]:
+        """Names of the rules whose alarm is raised."""
+        ...
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing that the run itself did has raised an alarm."""
+        ...
+
     def judge(self, report: StepReport) -> Verdict: ...
 
     def has_finished(self) -> bool:
@@ -186,8 +250,20 @@ class Evaluator(Protocol):
 
 
 class Control(Protocol):
-    """What people and schedulers ask of a running job."""
+    """What people, schedulers and the guard ask of a running job. A run that it gives back may be another one."""
 
     def should_stop(self) -> str | None:
         """Why the run is to save and end at this step boundary, or None."""
+        ...
+
+    def apply(self, run: Any) -> Any:
+        """The run, with what was asked for since the last step: other coefficients or algorithm, an earlier step."""
+        ...
+
+    def roll_back(self, run: Any, verdict: Verdict) -> Any:
+        """The run as it was before the first sign of an alarm, gentler.
+
+        Raises:
+            GuardError: it has gone back too often, or there is nothing to go back to.
+        """
         ...

@@ -9,11 +9,14 @@ import pytest
 from tests import online
 from tests.contracts import rank_pool
 
+READING = ("dpo", "dpo_norm", "ipo", "simpo", "cpo", "orpo", "kto")
+"""Of the algorithms that learn from preferences those whose losses, or statistics, are their own."""
 TOLERANCE = 1e-6
 """Relative to max(1, |expected|), float32."""
-NAMES = [*online.NAMES, "sft", rank_pool.STOPPING]
+NAMES = [*online.NAMES, "sft", *READING, rank_pool.STOPPING]
 COMPARED = ("loss/", "grad_norm/", "kl/", "entropy", "ratio/", "updates/", "advantage/", "clip_fraction/", "covariance/",
-            "mismatch/", "ess", "segment/", "cispo/", "sapo/", "coefficient/", "reward/", "explained_variance")  # fmt: skip
+            "mismatch/", "ess", "segment/", "cispo/", "sapo/", "coefficient/", "reward/", "explained_variance",
+            "preference/", "kto/")  # fmt: skip
 
 
 @pytest.fixture

@@ -1,28 +1,33 @@
 """Whatever durable is written: at each of its operations the process dies, the disk fails, or the power goes.
 
+A save is written beside training, by a thread, or in its place.
+
 Each cell is one operation and one fault. Behind it there is the old state or the new one, whole, and the next save works.
 """
 
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.faults.shim import FAULTS, LOSSES, Killed, Shim
+from tests.run_states import Saving
 from tests.runs import small
 from trimtab.errors import StorageError
 from trimtab.operate import finish
 from trimtab.store import disk, journal
-from trimtab.store.checkpoints import CheckpointStore, sha256
+from trimtab.store.checkpoints import CheckpointStore, resumable, sha256
 from trimtab.store.recorder import read_samples, write_samples
 from trimtab.store.run_directory import RunDirectory
 from trimtab.store.settings import Checkpoint
 from trimtab.types import Sample
 
 RULE = Checkpoint(every=100, rolling_every=1, rolling_keep=2)
+IN_PLACE = replace(RULE, async_=False)
 METRIC = "eval/reward/mean"
 
 
@@ -32,7 +37,7 @@ def _unhurried(monkeypatch):
     monkeypatch.setattr(disk, "sync", lambda path: path.stat())
 
 
-class State:
+class State(Saving):
     """Two files of a model, moments and counters that all say the same number."""
 
     def __init__(self, value=-1):
@@ -63,7 +68,7 @@ class State:
         return found.pop()
 
 
-class Copied:
+class Copied(Saving):
     """The bytes of a real run's checkpoint (of an adapter, which is small), under another value."""
 
     def __init__(self, place, value=-1):
@@ -92,8 +97,14 @@ class Copied:
         return float(self.facts["value"])
 
 
-def store_in(root):
-    return CheckpointStore(root / "checkpoints", RULE, max_steps=9, metric=METRIC)
+def store_in(root, rule=RULE):
+    return CheckpointStore(root / "checkpoints", rule, max_steps=9, metric=METRIC)
+
+
+def save(store, step, state, metrics):
+    """Until it is there; what befell the thread is raised here."""
+    store.save_if_due(step, state, metrics)
+    store.wait()
 
 
 def operations_of(root, action):
@@ -123,17 +134,17 @@ def cells(tmp_path, prepare, action, faults=FAULTS):
                 yield f"{fault} at operation {at}, {name} {path.name}", shim.after()
 
 
-def examine_saves(tmp_path, make, step, faults=FAULTS):
+def examine_saves(tmp_path, make, step, faults=FAULTS, rule=RULE, stay=frozenset({0, 1})):
     """All cells of one save that also removes an older checkpoint: operations of such a save, and number of cells."""
 
     def prepare(root):
         store = store_in(root)
         for earlier, value in ((0, 0.1), (1, 0.9), (2, 0.2), (3, 0.3), (4, 0.4)):
-            store.save_if_due(earlier, make(earlier), {METRIC: value})
+            save(store, earlier, make(earlier), {METRIC: value})
         assert store.steps() == [0, 1, 3, 4]
 
     def action(root):
-        store_in(root).save_if_due(step, make(50), {METRIC: 0.5})
+        save(store_in(root, rule), step, make(50), {METRIC: 0.5})
 
     count = 0
     for name, root in cells(tmp_path, prepare, action, faults):
@@ -141,8 +152,9 @@ def examine_saves(tmp_path, make, step, faults=FAULTS):
         found = store.restore(state)
         assert (found, state.said()) in {(4, 4.0), (step, 50.0)}, name
         assert store.rejected == 0, f"{name}: a damaged checkpoint has a final name"
-        assert {0, 1} <= set(store.steps()), f"{name}: step 0 or the best is gone"
-        store.save_if_due(6, make(61), {METRIC: 0.5})
+        assert stay <= set(store.steps()), f"{name}: step 0, the best or a policy is gone"
+        assert not any(map(store.fault, store.steps())), f"{name}: a checkpoint is not whole"
+        save(store, 6, make(61), {METRIC: 0.5})
         state = make(-1)
         assert (store_in(root).restore(state), state.said()) == (6, 61.0), name
         assert all(p.name.isdigit() for p in (root / "checkpoints").iterdir()), f"{name}: something is left"
@@ -150,11 +162,22 @@ def examine_saves(tmp_path, make, step, faults=FAULTS):
     return len(operations_of(tmp_path / "before", action)), count
 
 
+@pytest.mark.parametrize("rule", [RULE, IN_PLACE], ids=["beside", "in place"])
 @pytest.mark.parametrize(
-    ("step", "operations", "count"), [(5, 26, 160), (4, 26, 160)], ids=["a new step", "a step that is there"]
+    ("step", "operations", "count"), [(5, 26, 159), (4, 26, 159)], ids=["a new step", "a step that is there"]
 )
-def test_a_save_that_is_cut_anywhere_leaves_the_old_state_or_the_new_one(tmp_path, step, operations, count):
-    assert examine_saves(tmp_path, State, step) == (operations, count)
+def test_a_save_that_is_cut_anywhere_leaves_the_old_state_or_the_new_one(tmp_path, step, operations, count, rule):
+    assert examine_saves(tmp_path, State, step, rule=rule) == (operations, count)
+
+
+def test_so_does_one_that_leaves_the_policy_of_the_older_checkpoint(tmp_path):
+    """Step 3 has had its time, and becomes one of the policy's weights alone."""
+    rule = replace(RULE, weights_every=3)
+    faults = ("killed before", "killed within", "ENOSPC", *LOSSES)
+    operations, count = examine_saves(tmp_path, State, 5, faults, rule, stay=frozenset({0, 1, 3}))
+    assert operations > 30
+    assert count > 4 * operations
+    assert resumable(tmp_path / "counted" / "checkpoints") == {0: True, 1: True, 3: False, 4: True, 5: True}
 
 
 def test_so_does_a_save_of_a_real_run(tmp_path):
@@ -182,9 +205,9 @@ def run_in(root):
     journal.Journal(run.journal).append("event", event="started", step=0)
     write_samples(run.samples / "step-0000001.jsonl", [SAMPLE])
     finish.write_failure(run, code=4, cause="old", place="step 1", advice="none")
-    store_in(root).save_if_due(1, State(1), {})
+    save(store_in(root), 1, State(1), {})
     finish.write_final(run, store_in(root))
-    store_in(root).save_if_due(2, State(2), {})
+    save(store_in(root), 2, State(2), {})
 
 
 def final(root):
@@ -264,7 +287,7 @@ def test_what_has_returned_outlives_a_loss_of_power(tmp_path):
         for act, _ in ACTIONS.values():
             act(tmp_path / "run")
         journal.Journal(tmp_path / "run" / "second.jsonl").append("event", event="started", step=0)
-        store_in(tmp_path / "run").save_if_due(3, State(3), {})
+        save(store_in(tmp_path / "run"), 3, State(3), {})
     lost = shim.after()
     shutil.rmtree(lost / "checkpoints" / ".1.gone")  # that it is removed may be forgotten; the next save removes it
     assert files_of(lost) == files_of(tmp_path / "run")

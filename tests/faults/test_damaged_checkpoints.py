@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.run_states import Saving
 from trimtab.errors import StorageError
 from trimtab.store import checkpoints
 from trimtab.store.checkpoints import CheckpointStore
@@ -17,7 +18,7 @@ from trimtab.store.settings import Checkpoint
 METRIC = "eval/reward/mean"
 
 
-class State:
+class State(Saving):
     """Two models' files, moments and counters."""
 
     def __init__(self, value=0):
@@ -51,6 +52,7 @@ def made(tmp_path_factory):
     store = CheckpointStore(root, Checkpoint(rolling_every=1), max_steps=9, metric=METRIC)
     for step in (1, 2):
         store.save_if_due(step, State(step), {METRIC: 1e-05 * step})
+    store.wait()
     return root
 
 
@@ -60,7 +62,8 @@ def root(made, tmp_path):
 
 
 def store_in(root, warn=lambda _: None, **more):
-    return CheckpointStore(root, Checkpoint(rolling_every=1), max_steps=9, metric=METRIC, warn=warn, **more)
+    rule = Checkpoint(rolling_every=1, async_=False, max_failed_saves=0)
+    return CheckpointStore(root, rule, max_steps=9, metric=METRIC, warn=warn, **more)
 
 
 def names(place):
@@ -163,7 +166,7 @@ def test_a_state_that_lacks_something_is_refused_with_both_versions_named(root, 
         def load(self, tensors, values):
             values["mixed"]
 
-    with pytest.raises(KeyError):
+    with pytest.raises(StorageError, match=r"has no 'mixed'; .*: it is not one of this run, or not as it was written"):
         store_in(root).restore(Newer())
     monkeypatch.setattr(checkpoints, "__version__", "7.8.9")
     with pytest.raises(StorageError, match=r"has no 'mixed'; it was written by trimtab 0.1.0, this is trimtab 7\.8\.9"):
@@ -216,6 +219,7 @@ def test_there_are_two_good_ones_while_a_third_is_saved(tmp_path):
 
     for step in range(1, 6):
         store.save_if_due(step, Watching(step), {})
+    store.wait()
     assert counts == [0, 1, 2, 2, 2]
 
 

@@ -19,7 +19,9 @@ optim: {{learning_rate: 1e-3}}
 train: {{max_steps: {steps}, prompts_per_step: 4, minibatches: 2}}
 eval: {{every: 2, prompts: 6, early_stop: {{patience: null}}}}
 checkpoint: {{rolling_every: 1, rolling_keep: 10}}
+guard: {{rules: {{kl_update: {{then: warn}}}}}}
 """
+"""The learning rate is high, so that four steps do something; a guard that acts on that has tests of its own."""
 
 
 def write(folder, algorithm="grpo", steps=4, more=""):

@@ -125,8 +125,8 @@ def failure(folder, run="run"):
 
 
 def digests(folder):
-    """SHA-256 of every file of a run but those that say who is there now and why the last start failed."""
-    passing = {"lock", "failure.json"}
+    """SHA-256 of every file of a run but those that say who is there now, who was, and why the last start failed."""
+    passing = {"lock", "audit.jsonl", "failure.json"}
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -142,7 +142,7 @@ def digests(folder):
         (
             b'{"question": "1+1="}\n',
             "rows.jsonl:1: no column `prompt`, found 'question'; "
-            "name the column that holds it: data.columns: {prompt: ...}",
+            "name the column that holds it: data.columns: {prompt: question}",
         ),
         (
             ROWS.encode() + '{"prompt": "你"}'.encode("gbk"),
@@ -157,7 +157,7 @@ def digests(folder):
     ids=["empty", "no column", "not UTF-8", "two values", "key twice", "NaN", "large integer", "no file"],
 )  # fmt: skip
 def test_a_file_that_is_spoilt_is_refused_before_a_model_is_loaded_and_its_run_stays(folder, monkeypatch, data, said):
-    before = digests(folder / "run")
+    before, audit = digests(folder / "run"), (folder / "run" / "audit.jsonl").read_bytes()
     (folder / "rows.jsonl").unlink()
     if data is not None:
         (folder / "rows.jsonl").write_bytes(data)
@@ -167,6 +167,7 @@ def test_a_file_that_is_spoilt_is_refused_before_a_model_is_loaded_and_its_run_s
     assert said in message
     assert message.startswith(str(folder) if data is not None else "rows.jsonl")
     assert digests(folder / "run") == before
+    assert (folder / "run" / "audit.jsonl").read_bytes().startswith(audit)
     written = failure(folder)
     assert (written["code"], written["last_checkpoint"]) == (2, 2)
     assert message in written["cause"]
@@ -324,9 +325,9 @@ def test_a_small_number_may_be_written_in_every_way(empty, written):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("eval: {early_stop: {patience: true}}", "a.yaml:9: eval.early_stop.patience: True; expected a number"),
-        ("kl: {coef: {schedule: linear, from: true, to: 0, steps: 3}}", "a.yaml:9: kl.coef.from: True; expected a number"),
-        ("advantage: {ddof: false}", "a.yaml:9: advantage.ddof: False; expected a number"),
+        ("eval: {early_stop: {patience: true}}", "a.yaml:9: eval.early_stop.patience: true; expected a number"),
+        ("kl: {coef: {schedule: linear, from: true, to: 0, steps: 3}}", "a.yaml:9: kl.coef.from: true; expected a number"),
+        ("advantage: {ddof: false}", "a.yaml:9: advantage.ddof: false; expected a number"),
     ],
 )  # fmt: skip
 def test_true_and_false_are_no_numbers(empty, text, said):
@@ -334,7 +335,7 @@ def test_true_and_false_are_no_numbers(empty, text, said):
     code, message = refusal(train(empty))
     assert (code, said in message) == (2, True), message
     code, message = refusal(train(empty, "rewards=[{name: exact_match, weight: true}]"))
-    assert "rewards.0.weight: True; expected a number" in message
+    assert "rewards.0.weight: true; expected a number" in message
 
 
 @pytest.mark.parametrize("written", ["'1e-6x'", "1e-6x", "fast", "[1e-6]", "true"])
@@ -351,7 +352,7 @@ def test_a_model_without_a_tokenizer_is_refused_with_the_way_out(empty):
     policies.load("builtin:tiny", seed=0).model.save_pretrained(empty / "model")
     code, message = refusal(train(empty, f"policy.model={empty / 'model'}"))
     assert code == 2
-    assert f"policy.model: {empty / 'model'} has no tokenizer that can be read" in message
+    assert f"policy.model: {empty / 'model'}: has no tokenizer that can be read" in message
     assert "tokenizer.save_pretrained" in message
     assert failure(empty)["code"] == 2
 

@@ -24,7 +24,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The folder's modules, importable as they are for a program of it."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib
-    for name in ("workloads", "ppo_transformers", "work", "phases", "compare", "learning"):
+    for name in ("workloads", "ppo_transformers", "work", "phases", "compare", "learning", "saving"):
         sys.modules.pop(name, None)
 
 
@@ -201,3 +201,15 @@ def test_every_algorithm_that_samples_is_measured_and_no_other(programs):
 
     assert "sft" not in learning.online()
     assert {"ppo", "grpo", "rloo", "gspo", "kl_cov"} <= set(learning.online())
+
+
+def test_saves_beside_training_and_in_its_place_are_measured_in_one_run(programs, tmp_path):
+    saving = programs.import_module("saving")
+
+    found = saving.measured(saving.train("builtin:tiny", 6, 4, tmp_path), 6)
+
+    beside, in_place = found["beside training"], found["in its place"]
+    assert (beside["saves"], in_place["saves"]) == (2, 2)
+    assert in_place["stall_seconds"] >= in_place["save_seconds"] > 0
+    assert beside["save_seconds"] > 0
+    assert min(beside["step_seconds"], in_place["step_seconds"]) > 0

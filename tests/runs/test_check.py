@@ -158,7 +158,7 @@ def test_a_sound_configuration_is_described_from_its_parts_to_its_time(tmp_path)
     assert set(found) == {
         "ok", "config", "data", "rewards", "models", "memory", "disk", "time", "advice",
     }  # fmt: skip
-    assert set(found["memory"]["held_bytes"]) == {"policy", "critic", "reference"}
+    assert set(found["memory"]["held_bytes"]) == {"policy", "critic", "reference", "saving"}
     assert found["memory"]["held_bytes"]["policy"] == 16 * found["models"]["policy"]["parameters"]
     assert set(found["time"]["cases"][0]["phases"]) == {"rollout", "freeze", "update", "optimizer", "probe"}
     assert found["disk"]["checkpoint_bytes"] < found["disk"]["wanted_bytes"]

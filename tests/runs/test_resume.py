@@ -250,8 +250,10 @@ def test_a_full_disk_in_the_journal_is_a_storage_error(tmp_path, monkeypatch):
 
     path = small.write(tmp_path, steps=3)
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def full(place, data, real=writer.append):
+        if place.name == "journal.jsonl":
+            raise OSError(28, "No space left on device")
+        real(place, data)
 
     monkeypatch.setattr(writer, "append", full)
     with pytest.raises(StorageError, match=r"cannot write to .*journal.jsonl: No space left on device"):

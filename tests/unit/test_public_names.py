@@ -17,7 +17,7 @@ NAMES = {
 ERRORS = {
     "nearest",
     "TrimtabError", "UserError", "Finding", "ConfigError", "DataError", "ModelError", "RewardError", "LockError",
-    "MissingExtraError", "UnmetNeedError", "NumericalError", "GuardError", "StorageError", "WorkerError",
+    "MissingExtraError", "OutOfMemoryError", "UnmetNeedError", "NumericalError", "GuardError", "StorageError", "WorkerError",
     "RewardUnavailableError", "Preempted",
 }  # fmt: skip
 SUITES = {"algorithms", "engines", "recorders", "rewards"}

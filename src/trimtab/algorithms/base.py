@@ -144,7 +144,10 @@ class KlLimit:
     __pydantic_config__ = STRICT
 
     warn: Annotated[float, Gt(0)] = 0.03
-    """Nats per token from the policy before a step to the one after it, k3: `kl.stop_epochs` and `accept` look at it."""
+    """Nats per token from the policy before a step to the one after it, k3: the guard warns, `kl.stop_epochs` and
+    `accept` look at it."""
+    act: Annotated[float, Gt(0)] = 0.05
+    """Likewise; beyond it the guard goes back to an earlier checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

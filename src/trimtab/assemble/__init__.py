@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trimtab.assemble.admission import Admission, Tell
 from trimtab.assemble.build import Assembled, build
 from trimtab.assemble.given import NOTHING, Given
 from trimtab.assemble.inputs import NAMES, RowSets, read_rows, scorer_of
@@ -10,10 +11,12 @@ from trimtab.assemble.numerics import Numerics, what_differs
 __all__ = [
     "NAMES",
     "NOTHING",
+    "Admission",
     "Assembled",
     "Given",
     "Numerics",
     "RowSets",
+    "Tell",
     "build",
     "read_rows",
     "scorer_of",

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trimtab import config as configs
 from trimtab.assemble import facts as run_facts
-from trimtab.assemble import judges, reading, roles
+from trimtab.assemble import judges, named_models, reading, roles
 from trimtab.assemble.given import NOTHING, Given, checked_tokenizer
 from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
-from trimtab.assemble.numerics import Numerics, choose_numerics
+from trimtab.assemble.numerics import Numerics, choose_numerics, remember_passes
 from trimtab.assemble.shaping import shaping_of, with_max_length
 from trimtab.config import RunConfig
 from trimtab.data.order import Order
 from trimtab.errors import UserError
 from trimtab.ports import Control, Evaluator, Recorder, Source
 from trimtab.rewards.scorer import Scorer
+from trimtab.rules import RULES, language
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.run_directory import RunDirectory
-from trimtab.types import Need
+from trimtab.types import Coefficient, Need
 
 if TYPE_CHECKING:
     from trimtab.models.roles import InProcessModels
@@ -43,9 +45,27 @@ class Assembled:
     """The step of the checkpoint that it goes on from."""
 
     def close(self) -> None:
-        self.run.recorder.close()
+        """The save that is under way is finished first."""
+        try:
+            self.run.checkpoints.wait()
+            self.run.record_saves()
+        finally:
+            self.run.recorder.close()
+            self.models.close()
+            if self.scorer is not None:
+                self.scorer.close()
+
+    def let_go(self) -> None:
+        """Close what has processes and give the models' memory back, for a run that takes over; the recorder goes on."""
+        self.run.checkpoints.wait()
+        self.run.record_saves()
+        self.models.close()
         if self.scorer is not None:
             self.scorer.close()
+        nothing: Any = None
+        self.models = self.run.models = self.run.learner = nothing
+        self.run.source = self.run.evaluator = self.run.checkpoints = nothing
+        self.run.mixed = ()
 
 
 def build(
@@ -57,6 +77,7 @@ def build(
     notice: Notice = lambda _: None,
     row_sets: RowSets | None = None,
     given: Given = NOTHING,
+    recorder: Recorder | None = None,
 ) -> Assembled:
     """A run in a directory, new or continued.
 
@@ -68,15 +89,18 @@ def build(
         notice: is told what was chosen or left out.
         row_sets: the rows, if they have been read already.
         given: objects that stand where the configuration has names.
+        recorder: goes on being told, in the place of a new one.
     """
     from trimtab.models import policy as policies
     from trimtab.observe.recorders import Recorders
     from trimtab.store.recorder import RunRecorder
+    from trimtab.train.alarms import limits_of
     from trimtab.train.guard import StepGuard
-    from trimtab.train.learner import Learner, Objective
+    from trimtab.train.learner import Learner
     from trimtab.train.ranks import Ranks
     from trimtab.train.run import Run
     from trimtab.train.scaler import LossScaler
+    from trimtab.train.step import Objective
 
     ranks = Ranks()
     if config.train.prompts_per_step < ranks.size:
@@ -99,6 +123,8 @@ def build(
         journal=directory.journal,
     )
     start = store.newest_good()
+    if start is None:
+        named_models.refuse_spoilt(config)
     loaded = _load_policy(config, directory, start, given)
     if given.tokenizer is not None:
         loaded = policies.with_tokenizer(loaded, checked_tokenizer(given.tokenizer, loaded.model))
@@ -108,13 +134,17 @@ def build(
         loaded = scoring.prepared(loaded)
     numerics = _set_numerics(config, directory, loaded.model, start)
     notice(f"threads of mathematics: {numerics.threads}{numerics.threads_by and f' ({numerics.threads_by})'}")
-    models = roles.roles_of(config, directory, store, loaded, numerics, start, ranks=ranks.size)
-    store.expected_bytes = roles.checkpoint_bytes(models)
-    for remark in roles.remarks(config, numerics.device, ranks.size):
+    models = roles.roles_of(config, directory, store, loaded, numerics, start, notice=notice)
+    store.expected_bytes, weights = roles.checkpoint_bytes(models), roles.policy_bytes(models)
+    notice(store.room(weights, is_evaluated=config.data.validation is not None))
+    for remark in roles.remarks(config, numerics.device):
         notice(remark)
+    judged_by: dict[str, str] = {}
     if scorer is not None:
         for line in judges.put_into(scorer, config, models.tokenizer, numerics):
             notice(line)
+        judged_by |= judges.weights_of(scorer, config)
+        judges.refuse_other_weights(judged_by, directory.facts().get("reward_models", {}), directory.root)
     config = _fit_to_model(config, loaded.model, notice)
     if config.need & Need.ROLLOUTS and (config.sampling.top_p < 1 or config.sampling.top_k is not None):
         notice(
@@ -134,22 +164,25 @@ def build(
         micro_batch_tokens=numerics.micro_batch_tokens,
         value_learning_rate=config.critic.learning_rate,
         value_warmup_steps=config.critic.warmup_steps if config.need & Need.VALUES else 0,
-        probe_tokens=config.guard.probe_tokens,
+        probe_tokens=config.probe.probe_tokens,
         term_norms_every=config.diagnostics.term_norms_every,
         reward_labels=labels,
         ranks=ranks,
         mixed=[Objective(algorithm=p.algorithm, config=p.config, weight=p.spec.weight) for p in config.mix],
         scaler=LossScaler(is_enabled=models.precision.needs_loss_scale, max_scale=config.optim.max_loss_scale),
+        told_of_smaller_passes=remember_passes(directory, notice, is_first=ranks.rank == 0),
     )
     engine = None
     if config.need & Need.ROLLOUTS:
         from trimtab.rollout.in_process import InProcessEngine
+        from trimtab.train import schedule
 
         engine = InProcessEngine(
             model=models.model,
             tokenizer=models.tokenizer,
             eos_ids=loaded.eos_ids,
             settings=settings,
+            temperature=schedule.number_at(settings.temperature, 1),
             seed=config.train.seed,
             rows_at_once=numerics.rollout_rows,
             passes=models.passes,
@@ -162,11 +195,13 @@ def build(
     facts = run_facts.describe(
         config, models, row_sets, numerics, ranks.size, counts, policies.directory_of(config.policy.model)
     ) | ({"objects": dict(given.fingerprints)} if given.fingerprints else {})
-    recorder = Recorders(
-        RunRecorder(directory, config.observe.samples) if ranks.rank == 0 else None,
+    facts |= {"reward_models": judged_by} if judged_by else {}
+    recorder = recorder or Recorders(
+        RunRecorder(directory, config.observe.samples, warn=notice) if ranks.rank == 0 else None,
         monitors(facts) if ranks.rank == 0 else (),
     )
     early = config.eval.early_stop
+    kl_limit = getattr(getattr(getattr(own, "shared", None), "kl", None), "limit", None)
     run = Run(
         learner=learner,
         models=models,
@@ -174,12 +209,28 @@ def build(
         mixed=mixed,
         evaluator=evaluator,
         recorder=recorder,
-        guard=StepGuard(metric=evaluation_metric(config), patience=early.patience),
+        guard=StepGuard(
+            metric=evaluation_metric(config),
+            patience=early.patience,
+            limits=limits_of(RULES, config.guard.rules, kl_limit=kl_limit),
+            window=evaluator.every if row_sets.validation is None else None,
+            max_steps=config.train.max_steps,
+            facts={key: value for key, _, value in configs.differences({}, config.resolved)},
+            language=language(config.alarms.language),
+        ),
         checkpoints=store,
         control=control,
         max_steps=config.train.max_steps,
     )
     return Assembled(run=run, models=models, scorer=scorer, facts=facts, start=start)
+
+
+def _set_temperature(temperature: Coefficient, sampled_by: Iterable[Any], step: int) -> None:
+    """Engine and trainer at the temperature of a step."""
+    from trimtab.train import schedule
+
+    for part in sampled_by:
+        part.temperature = schedule.number_at(temperature, step)
 
 
 def evaluation_metric(config: RunConfig) -> str:
@@ -296,8 +347,10 @@ def _source_and_evaluator(
             group_size=s.group_size,
             reward_labels=shaping.labels(scorer.labels) if shaping else scorer.labels,
             reward_errors=lambda: scorer.errors,
+            restarts=lambda: scorer.pool.restarts if scorer.pool else 0,
             shape=shaping or list,
             max_refills=s.dynamic.max_refills if s.dynamic.enabled else None,
+            at_step=partial(_set_temperature, s.temperature, (engine, models)),
             rank=ranks.rank,
             ranks=ranks.size,
             gather=ranks.gather,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimtab.assemble.admission import Admission, Tell, admit, find
 from trimtab.assemble.given import NOTHING, Given, missing
 from trimtab.assemble.numerics import available_cores
 from trimtab.config import RunConfig
@@ -30,10 +31,17 @@ class RowSets:
     fingerprints: dict[str, str]
     mixed: tuple[Sequence[rows.Row], ...] = ()
     """Of each part of `mix`."""
+    admissions: tuple[Admission, ...] = ()
+    """Of each file."""
 
 
-def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
+def read_rows(config: RunConfig, given: Given = NOTHING, tell: Tell = lambda _: None) -> RowSets:
     """All rows of the run's files, training and validation in one pass.
+
+    Args:
+        config: checked.
+        given: rows that stand in the place of files.
+        tell: is told of each file whether it may be read, before any is.
 
     Raises:
         ConfigError: an object is to stand in the place of a file, and was not given.
@@ -45,7 +53,15 @@ def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
     names = {"train": config.data.train}
     if config.data.validation is not None:
         names["validation"] = config.data.validation
-    refuse_files_elsewhere(config, {part: name for part, name in names.items() if part not in given.rows})
+    asked = {f"data.{part}": name for part, name in names.items() if part not in given.rows}
+    asked |= {f"mix[{number}].data": part.spec.data for number, part in enumerate(config.mix)}
+    admissions: list[Admission] = []
+
+    def both(told: Admission) -> None:
+        admissions.append(told)
+        tell(told)
+
+    admit(config, asked, both)
     found: dict[str, Sequence[rows.Row]] = {}
     findings: list[Finding] = []
     for part, name in names.items():
@@ -72,6 +88,7 @@ def read_rows(config: RunConfig, given: Given = NOTHING) -> RowSets:
         }
         | {f"mix[{n}]": fingerprint(config, part.spec.data) for n, part in enumerate(config.mix)},
         mixed=mixed,
+        admissions=tuple(admissions),
     )
 
 
@@ -79,7 +96,6 @@ def _mixed_rows(config: RunConfig) -> tuple[tuple[Sequence[rows.Row], ...], list
     """The rows of each part of `mix`, and the faults in their files."""
     found: list[Sequence[rows.Row]] = []
     findings: list[Finding] = []
-    refuse_files_elsewhere(config, {f"mix[{n}].data": part.spec.data for n, part in enumerate(config.mix)})
     for part in config.mix:
         try:
             found.append(rows.read(find(config, part.spec.data), part.spec.columns, required_columns(part.need)))
@@ -101,37 +117,6 @@ def evaluation_interval(config: RunConfig, rows: int) -> int:
     """Steps between evaluations; of `epoch`, those that the training rows last for."""
     every = config.eval.every
     return every if isinstance(every, int) else -(-rows // config.train.prompts_per_step)
-
-
-def find(config: RunConfig, name: str) -> str:
-    """A file as it is named, else beside the configuration."""
-    beside = config.folder / name
-    return str(beside) if not Path(name).exists() and beside.exists() else name
-
-
-def refuse_files_elsewhere(config: RunConfig, names: Mapping[str, str]) -> None:
-    """Every file of `data` must lie in a folder of `data.allow`, wherever links lead.
-
-    Args:
-        config: of the run.
-        names: the key in `data` -> the file's name.
-    Raises:
-        ConfigError: with every file that does not.
-    """
-    if config.data.allow is None:
-        return
-    folders = [Path(find(config, folder)).resolve() for folder in config.data.allow]
-    findings = []
-    for key, name in names.items():
-        real = Path(find(config, name)).resolve()
-        if name not in builtin.NAMES and not any(real.is_relative_to(folder) for folder in folders):
-            what = f"{name} lies outside of the folders of data.allow"
-            if real != Path(find(config, name)).absolute():
-                what = f"{name} is {real}, which lies outside of the folders of data.allow"
-            allowed = ", ".join(map(str, folders)) or "none"
-            findings.append(Finding(place=f"data.{key}", what=what, hint=f"allowed: {allowed}"))
-    if findings:
-        raise ConfigError(findings)
 
 
 def fingerprint(config: RunConfig, name: str) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab.assemble.fingerprints import model_print
 from trimtab.config import RunConfig
 from trimtab.data.prompts import demonstration_of, prompt_of
 from trimtab.data.rows import Row
-from trimtab.errors import ModelError
+from trimtab.errors import ConfigError, Finding, ModelError
 from trimtab.rewards.model import Ids, ModelReward, auc_of, judged
 from trimtab.types import Rollout
 
@@ -70,6 +71,7 @@ def put_into(scorer: Scorer, config: RunConfig, tokenizer: Any, numerics: Numeri
         if spec.model is None or place in scorer.models:
             continue
         loaded = scoring.load(spec.model, seed=sampling.key(config.train.seed, "reward"), key=key_of(place))
+        weights = model_print(loaded.model)
         model = scoring.cast(loaded.model.requires_grad_(False), precision).to(numerics.device)
         encode: Callable[[Rollout], Ids] = ids_of
         if not have_equal_ids(tokenizer, loaded.tokenizer):
@@ -78,8 +80,37 @@ def put_into(scorer: Scorer, config: RunConfig, tokenizer: Any, numerics: Numeri
                 f"rewards[{place}]: {spec.model} has another tokenizer than the policy; texts are tokenised for it"
             )
         score = partial(scoring.scores_of, model, precision=precision, micro_batch_tokens=numerics.micro_batch_tokens)
-        scorer.models[place] = ModelReward(encode, score)
+        scorer.models[place] = ModelReward(encode, score, weights=weights)
     return said
+
+
+def weights_of(scorer: Scorer, config: RunConfig) -> dict[str, str]:
+    """The fingerprint of each reward model's weights, by its name."""
+    named = {place: spec.model for place, spec in enumerate(config.rewards) if spec.model is not None}
+    found = {name: scorer.models.get(place) for place, name in named.items()}
+    return {name: model.weights for name, model in found.items() if isinstance(model, ModelReward)}
+
+
+def refuse_other_weights(weights: Mapping[str, str], before: Mapping[str, str], root: Path) -> None:
+    """A run goes on only with the reward models that it was started with: the same name may hold others by now.
+
+    Args:
+        weights: of `weights_of`.
+        before: likewise, of the run in `root`.
+    Raises:
+        ConfigError: one has other weights.
+    """
+    changed = [name for name, print_ in weights.items() if before.get(name, print_) != print_]
+    if changed:
+        names = " and ".join(changed)
+        what = f"rewards: {names}: the weights are not those that this run was started with"
+        raise ConfigError(
+            [
+                Finding(
+                    place=str(root), what=what, hint="put them back, or use another --run-dir, or --fresh to start over"
+                )
+            ]
+        )
 
 
 def ids_of(rollout: Rollout) -> Ids:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trimtab.config import RunConfig
+from trimtab.store.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,8 @@ def choose_numerics(config: RunConfig, model_config: Any, *, before: Mapping[str
     Args:
         config: checked.
         model_config: of transformers.
-        before: what the run began with; taken as it is, but for a device that is not here.
+        before: what the run began with, or has found to fit; taken as it is, but for a device that is not here, and
+            for smaller micro-batches that are asked for now.
     """
     import torch
 
@@ -124,7 +126,8 @@ def choose_numerics(config: RunConfig, model_config: Any, *, before: Mapping[str
     if before:
         kept = before["device"] if before["device"] == "cpu" or device == "cuda" else device
         known = {name: before[name] for name in Numerics.__slots__ if name in before}
-        return Numerics(**{**known, "device": kept})
+        tokens = min(before["micro_batch_tokens"], config.train.micro_batch_tokens or before["micro_batch_tokens"])
+        return Numerics(**{**known, "device": kept, "micro_batch_tokens": tokens})
     threads, threads_by = choose_threads(cores_here(), os.environ.get("OMP_NUM_THREADS", ""))
     text = model_config.get_text_config()
     return Numerics(
@@ -152,10 +155,36 @@ def _rollout_rows(config: RunConfig, text: Any) -> int:
     return int(max(1, min(1024, memory // 4 // bytes_a_row)))
 
 
+def remember_passes(directory: RunDirectory, notice: Callable[[str], None], *, is_first: bool) -> Callable[[int], None]:
+    """What to call with the tokens of a pass once fewer are needed for it to fit: a resumed run begins with them.
+
+    Args:
+        directory: whose run.json says them.
+        notice: is told.
+        is_first: whether this rank writes.
+    """
+
+    def told(tokens: int) -> None:
+        before = directory.facts().get("numerics")
+        if not is_first or before is None:
+            return
+        directory.describe(numerics={**before, "micro_batch_tokens": tokens})
+        notice(
+            f"a pass over the models did not fit into memory: micro-batches of {before['micro_batch_tokens']:,} tokens "
+            f"became {tokens:,}; the result is the same, and a resumed run begins with them"
+        )
+
+    return told
+
+
 def what_differs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What of two runs' facts ends the promise that their numbers are the same to the last bit."""
     pairs = {
         "device": (before.get("numerics", {}).get("device"), after["numerics"]["device"]),
+        "micro-batch tokens": (
+            before.get("numerics", {}).get("micro_batch_tokens"),
+            after["numerics"]["micro_batch_tokens"],
+        ),
         "processes": (before.get("ranks"), after["ranks"]),
         "torch": (before.get("versions", {}).get("torch"), after["versions"]["torch"]),
         "transformers": (before.get("versions", {}).get("transformers"), after["versions"]["transformers"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trimtab.assemble.inputs import RowSets, evaluation_interval
@@ -133,6 +134,7 @@ def source_and_evaluator(
         kept, without = encoded(row_sets.validation, need, config, models.tokenizer, eos_ids)
         if str(without):
             notice(f"data.validation: of {len(row_sets.validation):,} rows {_why(without)}")
+    compared = models if need & Need.REFERENCE and isinstance(models, InProcessModels) else None
     evaluator = ReadingEvaluator(
         models=models,
         batch=kind_of(need).collated(kept, range(len(kept))) if kept else None,
@@ -141,7 +143,8 @@ def source_and_evaluator(
         every=said_interval(config, len(source.rows), notice),
         micro_batch_tokens=micro_batch_tokens,
         ranks=ranks,
-        js=models.js if need & Need.REFERENCE and isinstance(models, InProcessModels) else None,
+        js=compared.js if compared else None,
+        freeze=partial(compared.freeze, is_evaluated=True) if compared else None,
         tell=notice if need & Need.REFERENCE and config.reference.model is not None else None,
     )
     return source, evaluator, {"train": len(source.rows), "validation": len(kept), "dropped": left.dropped}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.assemble.numerics import Numerics
 from trimtab.config import RunConfig
-from trimtab.errors import ModelError, StorageError
+from trimtab.errors import ModelError, StorageError, UserError
+from trimtab.store import encryption, writer
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from trimtab.models.roles import InProcessModels
     from trimtab.models.scoring import ScoringModels
     from trimtab.models.value import Critic
+    from trimtab.store.reference_cache import ReferenceCache
+
+Notice = Callable[[str], None]
 
 
 def load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -> LoadedModel:
@@ -37,8 +44,17 @@ def load_policy(config: RunConfig, directory: RunDirectory, start: int | None) -
             "trained from, and this one in rewards: [{model: ...}]"
         )
     if start is not None and config.policy.lora is None:
-        return load(str(directory.checkpoints / str(start) / "policy"), seed=0)
+        with _policy_of(config, directory, start) as place:
+            return load(place, seed=0)
     return load(config.policy.model, seed=sampling.key(config.train.seed, "policy"))
+
+
+@contextmanager
+def _policy_of(config: RunConfig, directory: RunDirectory, step: int) -> Iterator[str]:
+    """Where the policy of a checkpoint is in plain."""
+    vault = encryption.vault_of(config.checkpoint.encrypt)
+    with encryption.opened(directory.checkpoints / str(step), vault, ("policy/",)) as plain:
+        yield str(plain / "policy")
 
 
 def roles_of(
@@ -49,19 +65,27 @@ def roles_of(
     numerics: Numerics,
     start: int | None,
     *,
-    ranks: int = 1,
+    notice: Notice = lambda _: None,
 ) -> InProcessModels | ScoringModels:
     """Policy, critic and reference on their device; or the reward model that is trained in the policy's place.
 
+    Args:
+        notice: is told what is known of the reference already.
     Raises:
-        UserError: a precision that the device has not, or a model that cannot do what is asked.
+        UserError: a precision that the device has not, a model that cannot do what is asked, or a cache that cannot be.
         StorageError: the reference is the policy at step 0, whose checkpoint is damaged.
     """
+    from trimtab.models import packing
+    from trimtab.models import policy as policies
     from trimtab.models import precision as precisions
     from trimtab.models.roles import InProcessModels
+    from trimtab.train import schedule
 
     precision = precisions.of_policy(config.policy)
     precisions.refuse_what_the_device_lacks(precision, numerics.device)
+    if config.data.packing:
+        trunk = loaded.model.base_model if config.need & Need.SCORES else policies.trunk_of(loaded.model)
+        packing.refuse_what_mixes_rows(trunk, type(loaded.model).__name__)
     if config.need & Need.SCORES:
         return _reward_model(config, loaded, precision, numerics)
     precision.cast(loaded.model).to(numerics.device)
@@ -70,7 +94,7 @@ def roles_of(
     if config.need & Need.REFERENCE and not _is_adapter_off(config):
         own = _reference_model(config, directory, store, loaded.model, start)
     adapter = _adapter(config, loaded.model) if config.policy.lora is not None else None
-    temperature = config.sampling.temperature if config.need & Need.ROLLOUTS else 1.0
+    temperature = schedule.number_at(config.sampling.temperature, 1) if config.need & Need.ROLLOUTS else 1.0
     models = InProcessModels(
         model=loaded.model,
         tokenizer=loaded.tokenizer,
@@ -79,15 +103,27 @@ def roles_of(
         precision=precision,
         adapter=adapter,
         gradient_checkpointing=config.policy.gradient_checkpointing,
+        packing=config.data.packing,
     )
     if config.need & Need.REFERENCE:
-        models.reference = _reference(config, models, own, ranks)
+        models.reference = _reference(config, models, own, directory, notice)
+        if start is not None and (directory.checkpoints / str(start) / "reference").is_dir():
+            notice(
+                f"checkpoint {start} was written by an earlier version and holds log-probs of the reference; they are "
+                "computed anew, and the numbers are those of an uninterrupted run to rounding only"
+            )
     return models
 
 
 def checkpoint_bytes(models: InProcessModels | ScoringModels) -> float:
     """Of one checkpoint: trained weights, both moments, and the float32 copies of weights of two bytes."""
     return float(sum(p.numel() * (12 if p.element_size() == 4 else 14) for p in models.named_parameters().values()))
+
+
+def policy_bytes(models: InProcessModels | ScoringModels) -> float:
+    """Of a checkpoint of the policy's weights alone: all of them, or those of its adapter."""
+    weights = models.model.parameters() if models.adapter is None else models.parameters()["policy"]
+    return float(sum(p.numel() * p.element_size() for p in weights))
 
 
 def _reward_model(config: RunConfig, loaded: LoadedModel, precision: Precision, numerics: Numerics) -> ScoringModels:
@@ -104,10 +140,11 @@ def _reward_model(config: RunConfig, loaded: LoadedModel, precision: Precision, 
         precision=precision,
         adapter=adapter,
         gradient_checkpointing=config.policy.gradient_checkpointing,
+        packing=config.data.packing,
     )
 
 
-def remarks(config: RunConfig, device: str, ranks: int = 1) -> list[str]:
+def remarks(config: RunConfig, device: str) -> list[str]:
     """What is asked for and has no effect here, or one that surprises."""
     from trimtab.models import precision as precisions
 
@@ -133,8 +170,6 @@ def remarks(config: RunConfig, device: str, ranks: int = 1) -> list[str]:
             found.append(f"{keys} {verb} no effect: the reference is the policy with its adapter off, no second model")
     elif settings.offload and device == "cpu":
         found.append("reference.offload has no effect: the run is on the CPU, and so is the reference")
-    if settings.cache and not config.need & Need.ROLLOUTS and ranks > 1:
-        found.append(f"reference.cache has no effect: it works with one process, and there are {ranks}")
     return found
 
 
@@ -174,7 +209,8 @@ def _reference_model(
     fault = store.fault(0)
     if fault is not None:
         raise StorageError(f"the reference model is the policy at step 0, but {fault}")
-    return policies.load(str(directory.checkpoints / "0" / "policy"), seed=0, key="reference.model").model
+    with _policy_of(config, directory, 0) as place:
+        return policies.load(place, seed=0, key="reference.model").model
 
 
 def _adapter(config: RunConfig, model: Any, *, task: str = "CAUSAL_LM") -> Adapter:
@@ -194,23 +230,25 @@ def _adapter(config: RunConfig, model: Any, *, task: str = "CAUSAL_LM") -> Adapt
     )
 
 
-def _reference(config: RunConfig, models: InProcessModels, own: Any, ranks: int) -> Reference:
+def _reference(
+    config: RunConfig, models: InProcessModels, own: Any, directory: RunDirectory, notice: Notice
+) -> Reference:
     from trimtab.models import lora
     from trimtab.models import precision as precisions
-    from trimtab.models.reference import Reference, ReferenceCache, fingerprint_of
+    from trimtab.models.reference import Reference
 
     precision = models.precision
     if own is not None:
         precision = precisions.of_reference(config.reference, precision)
         own = precision.cast(own.eval().requires_grad_(False))
     cache = None
-    if config.reference.cache and not config.need & Need.ROLLOUTS and ranks == 1:
+    if config.reference.cache is not False and reads_with_reference(config):
         weights = models.adapter.base.fingerprint if models.adapter and own is None else lora.fingerprint(own)
-        limits = {name: getattr(config.sampling, name) for name in ("max_length", "max_prompt_length", "long_prompts")}
-        facts = {**limits, "temperature": models.temperature}
-        cache = ReferenceCache(fingerprint_of(weights, models.tokenizer, precision=precision, facts=facts))
+        cache = _reference_cache(config, models, own, weights, precision, directory, notice)
     if own is None and models.adapter is not None:
-        return Reference(models.model, precision=precision, around=models.adapter.off, cache=cache)
+        return Reference(
+            models.model, precision=precision, around=models.adapter.off, cache=cache, packing=models.packing
+        )
     offload = config.reference.offload and models.device.type != "cpu"
     return Reference(
         own if offload else own.to(models.device),
@@ -218,4 +256,52 @@ def _reference(config: RunConfig, models: InProcessModels, own: Any, ranks: int)
         device=models.device,
         offload=offload,
         cache=cache,
+        packing=models.packing,
     )
+
+
+def reads_with_reference(config: RunConfig) -> bool:
+    """Whether rows of a file are asked of the reference: they are met again, completions that are sampled are not."""
+    own = config.algorithm.needs(config.algorithm_config)
+    parts = [own, *(part.need for part in config.mix)]
+    return any(need & Need.REFERENCE and not need & Need.ROLLOUTS for need in parts)
+
+
+def _reference_cache(
+    config: RunConfig,
+    models: InProcessModels,
+    own: Any,
+    weights: str,
+    precision: Precision,
+    directory: RunDirectory,
+    notice: Notice,
+) -> ReferenceCache:
+    """What is kept of this reference, read from its place.
+
+    Raises:
+        UserError: the directory that `reference.cache` names cannot be made.
+    """
+    from trimtab.models.reference import facts_of, kernel_of
+    from trimtab.store.reference_cache import ReferenceCache, default_place
+
+    limits = {
+        f"sampling.{name}": getattr(config.sampling, name)
+        for name in ("max_length", "max_prompt_length", "long_prompts")
+    }
+    computed = {"kernel": kernel_of(models.device), "adapter": "off" if own is None else "none"}
+    settings = {**limits, "temperature": 1.0, **computed, "data.packing": config.data.packing}
+    model = models.model if own is None else own
+    facts = facts_of(model, weights, models.tokenizer, precision=precision, settings=settings)
+    asked = config.reference.cache
+    place = Path(asked).expanduser() if isinstance(asked, str) else default_place()
+    try:
+        writer.make_directory(place)
+    except OSError as error:
+        why = f"{place}: {error.strerror or error}"
+        if isinstance(asked, str):
+            raise UserError(f"reference.cache: no directory can be made there: {why}; name another, or true") from error
+        place = directory.root / "reference"
+        notice(f"reference.cache: the user's cache cannot be used ({why}); it is {place}")
+    cache = ReferenceCache(facts, place, tell=notice)
+    cache.open()
+    return cache

@@ -21,14 +21,19 @@ from trimtab.cli import (
     evaluate,
     export,
     import_weights,
+    rekey,
     reward,
+    reward_report,
+    rollback,
     smoke,
     status,
+    swap,
     train,
     verify,
     watch,
 )
 from trimtab.errors import Preempted, TrimtabError
+from trimtab.secrets import guard_console, redact
 
 app = typer.Typer(
     name="trimtab",
@@ -49,14 +54,18 @@ app.command("eval", context_settings=WORDS)(evaluate.evaluate)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("accept")(accept.accept)
+app.command("swap", context_settings=WORDS)(swap.swap)
+app.command("rollback", context_settings=WORDS)(rollback.rollback)
 app.command("verify")(verify.verify)
 app.command("drill")(drill.drill)
 app.command("export")(export.export)
 app.command("import-weights")(import_weights.import_weights)
+app.command("rekey")(rekey.rekey)
 app.command("doctor")(doctor.doctor)
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+reward.app.command("report", context_settings=WORDS)(reward_report.report)
 app.add_typer(reward.app, name="reward")
 
 
@@ -77,8 +86,9 @@ def options(
 
 def main() -> None:
     """The program: runs a command and ends the process with the exit code of what happened."""
+    guard_console()
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="trimtab")
     except TrimtabError as error:
         code = complain(error)
     except typer.Exit as error:
@@ -96,18 +106,20 @@ def main() -> None:
 def complain(error: Exception) -> int:
     """Say what went wrong, without a traceback unless it is asked for; the exit code."""
     if os.environ.get("TRIMTAB_DEBUG"):
-        traceback.print_exception(error)
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
     if isinstance(error, TrimtabError):
         word = "" if isinstance(error, Preempted) else "error: "
-        for line in str(error).splitlines():
+        for line in redact(str(error)).splitlines():
             print(f"{word}{line}", file=sys.stderr)
         return error.exit_code
     if hasattr(error, "format_message"):
         if message := error.format_message():  # it is empty where the help was shown instead
-            print(f"error: {message}", file=sys.stderr)
+            context = getattr(error, "ctx", None)
+            hint = f"; see `{context.command_path} --help`" if context is not None else ""
+            print(f"error: {redact(message.rstrip('.'))}{hint}", file=sys.stderr)
         return 2
     with tempfile.NamedTemporaryFile("w", prefix="trimtab-", suffix=".txt", delete=False) as file:
-        traceback.print_exception(error, file=file)
+        file.write(redact("".join(traceback.format_exception(error))))
     print(f"internal fault: {type(error).__name__}: {error}", file=sys.stderr)
     print(f"the traceback is in {file.name}; please report it", file=sys.stderr)
     return 1

@@ -60,6 +60,7 @@ def _examine(page: Page, path: Path, words: list[str], like: Path | None, place:
     rows = _data(page, config)
     _rewards(page, config)
     models = _models(page, config)
+    _kept(page, config, rows)
     longest = _longest(page, config, models["policy"])
     demand, numerics = resources.machine(page, config, models, longest, place)
     resources.time(page, config, demand, rows, numerics, other)
@@ -126,20 +127,17 @@ def _models(page: Page, config: configs.RunConfig) -> dict[str, Sizes]:
     Raises:
         UserError: all that is wrong with any of them.
     """
+    from trimtab.assemble import named_models
     from trimtab.errors import ModelError
     from trimtab.models import memory
     from trimtab.models import policy as policies
-    from trimtab.types import Need
+    from trimtab.operate.advice import models_of
 
-    names = {"policy": ("policy.model", config.policy.model)}
-    if config.need & Need.VALUES and config.value.model != "shared":
-        names["critic"] = ("value.model", config.value.model or config.policy.model)
-    if config.need & Need.REFERENCE:
-        names["reference"] = ("reference.model", config.reference.model or config.policy.model)
+    named_models.refuse_spoilt(config)
     found: dict[str, Sizes] = {}
     by_name: dict[str, Sizes | None] = {}
     problems = []
-    for role, (key, name) in names.items():
+    for role, (key, name) in models_of(config).items():
         try:
             if name not in by_name:
                 by_name[name] = None
@@ -160,10 +158,40 @@ def _models(page: Page, config: configs.RunConfig) -> dict[str, Sizes]:
         f"{policy['name']}: {policy['architecture']}, {policy['parameters']:,} parameters, {policy['layers']} layers, "
         f"{policy['vocabulary']:,} tokens, {policy['positions'] or 'any number of'} positions, tokenizer found",
     )
-    for role in ("critic", "reference"):
-        if role in found and found[role]["name"] != policy["name"]:
+    for role in found:
+        if role != "policy" and found[role]["name"] != policy["name"]:
             page.more(f"{role}: {found[role]['name']}, {found[role]['parameters']:,} parameters")
     return found
+
+
+def _kept(page: Page, config: configs.RunConfig, rows: RowSets) -> None:
+    """The first rows as the run will read them.
+
+    Raises:
+        DataError: none of them can be trained on, or one is refused.
+    """
+    from trimtab.assemble import reading
+    from trimtab.cli.data import end_ids
+    from trimtab.data.prompts import Limits, prompts
+    from trimtab.errors import DataError
+    from trimtab.models import policy as policies
+    from trimtab.types import Need
+
+    tokenizer, some, s = policies.load_tokenizer(config.policy.model), rows.train[:SAMPLED_ROWS], config.sampling
+    try:
+        if config.need & Need.ROLLOUTS:
+            limits = Limits(max_prompt_length=s.max_prompt_length, max_length=s.max_length, long_prompts=s.long_prompts)
+            _, left = prompts(some, tokenizer, limits, as_chat=config.data.as_chat)
+        else:
+            ends = end_ids(policies.directory_of(config.policy.model), tokenizer)
+            _, left = reading.encoded(some, config.need, config, tokenizer, ends)
+    except DataError as error:
+        if len(rows.train) <= SAMPLED_ROWS or s.long_prompts == "refuse":
+            raise
+        page.more(f"the first {SAMPLED_ROWS} rows: {error}")
+        return
+    if str(left):
+        page.more(f"of the first {len(some):,} rows {left}")
 
 
 def _longest(page: Page, config: configs.RunConfig, policy: Sizes) -> int:

@@ -90,7 +90,7 @@ def preview(
     KEY=VALUE words count as on every command: data.columns.prompt=question, data.as_chat=true.
     """
     words = list(context.args)
-    if path is not None and "=" in path:
+    if path is not None and ("=" in path or path.startswith("-")):
         words.insert(0, path)
         path = None
     if path is None and model is None:
@@ -107,16 +107,19 @@ def _configured(
     file: str, path: str | None, words: Sequence[str], count: int
 ) -> tuple[configs.RunConfig, Sequence[Row]]:
     """The configuration, and the rows as its algorithm reads them; without a configuration, as the first row says."""
-    from trimtab.assemble.inputs import find, required_columns
+    from trimtab.assemble.admission import admit, find
+    from trimtab.assemble.inputs import required_columns
     from trimtab.data import formats, rows
 
     if path is not None:
         config = configs.load(Path(path), words)
     else:
         config = configs.from_mapping(READERS["demonstrations"], words)
+        admit(config, {"FILE": file})
         kind = formats.kind_of(rows.first_values(find(config, file), config.data.columns))
         if kind != "demonstrations":
             config = configs.from_mapping(READERS[kind], words)
+    admit(config, {"FILE": file})
     return config, rows.read(find(config, file), config.data.columns, required_columns(config.need), first=count)
 
 
@@ -125,7 +128,7 @@ def _shown(config: configs.RunConfig, found: Sequence[Row]) -> list[Shown]:
     from trimtab.models import policy as policies
 
     tokenizer = policies.load_tokenizer(config.policy.model)
-    ends = _end_ids(policies.directory_of(config.policy.model), tokenizer)
+    ends = end_ids(policies.directory_of(config.policy.model), tokenizer)
     shown, findings = [], []
     for row in found:
         try:
@@ -137,7 +140,7 @@ def _shown(config: configs.RunConfig, found: Sequence[Row]) -> list[Shown]:
     return shown
 
 
-def _end_ids(place: str, tokenizer: Any) -> frozenset[int]:
+def end_ids(place: str, tokenizer: Any) -> frozenset[int]:
     """Ids that end a sampled sequence, as the model's files name them, without loading it."""
     from transformers import AutoConfig, GenerationConfig
 

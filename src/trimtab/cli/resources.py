@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +56,10 @@ def _memory(page: Page, config: configs.RunConfig, demand: Demand, device: str) 
         "adapter": f"{demand.adapter or 0:,} trained numbers with gradients and two moments: 16 bytes each",
         "critic": "the same of the critic, as much again: a critic of its own doubles the trained memory",
         "reference": f"weights, frozen: {demand.reference_bytes} bytes a parameter",
+        "rewards": f"weights of reward models, frozen: {demand.weight_bytes} bytes a parameter",
         "update": f"activations and logits of {demand.micro_batch:,} tokens",
         "rollout": f"keys, values and logits of {demand.rows_at_once:,} completions of {demand.longest:,} tokens",
-        "saving": "the moments once more, while a checkpoint is written",
+        "saving": "weights and moments once more, while a checkpoint is written beside training (checkpoint.async)",
     }
     if demand.is_recomputed:
         words["update"] += ", layers computed again in the backward pass"
@@ -96,18 +96,22 @@ def _trained_words(demand: Demand) -> str:
 
 def _disk(page: Page, config: configs.RunConfig, demand: Demand, place: Path) -> None:
     from trimtab.models import memory
+    from trimtab.models.memory import FLOAT
     from trimtab.operate import advice
+    from trimtab.store.checkpoints import free_bytes
 
-    size, count = memory.checkpoint_bytes(demand), advice.checkpoints_kept(config)
+    size, (count, alone) = memory.checkpoint_bytes(demand), advice.checkpoints_kept(config)
     final = float(demand.weight_bytes * demand.policy["parameters"])
-    wanted = (count + 1) * size + final  # one more while it is written
-    there = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
-    free = float(shutil.disk_usage(there).free)
+    weights = FLOAT * float(demand.adapter) if demand.adapter is not None else final
+    wanted = (count + 1) * size + alone * weights + final  # one more while it is written
+    free = free_bytes(place)
     page.found["disk"] = {
-        "checkpoint_bytes": size, "checkpoints": count, "wanted_bytes": wanted, "free_bytes": free,
-        "place": str(place), "is_enough": wanted <= free,
+        "checkpoint_bytes": size, "checkpoints": count, "weights_bytes": weights, "weights_checkpoints": alone,
+        "wanted_bytes": wanted, "free_bytes": free, "place": str(place), "is_enough": wanted <= free,
     }  # fmt: skip
-    text = f"{_bytes(wanted)} for {place}: up to {count} checkpoints of {_bytes(size)}, one being written, and final/"
+    text = f"{_bytes(wanted)} for {place}: up to {count} checkpoints of {_bytes(size)}, "
+    text += f"{alone} of the policy's weights alone of {_bytes(weights)}, " if alone else ""
+    text += "one being written, and final/"
     if wanted <= free:
         page.row("ok", "disk", f"{text}; {_bytes(free)} are free")
     else:

@@ -1,4 +1,7 @@
-"""`trimtab reward check CONFIG FILE`: the rewards of a configuration over completions that are there already."""
+"""`trimtab reward check CONFIG FILE`: the rewards of a configuration over completions that are there already.
+
+What their distribution is and how it has moved, `reward report` says.
+"""
 
 from __future__ import annotations
 
@@ -89,33 +92,41 @@ def check(
     A row's `label` is true or 1 for a good completion, false or 0 for a bad one, or missing. Nothing is trained.
     KEY=VALUE (or --key value) behind the file overrides the configuration.
     """
-    config = configs.load(path, context.args)
-    rows, labels = _read(config, file)
-    rollouts, scorer, said = _prepared(config, rows)
-    try:
-        judged = scorer.judge(rollouts)
-    finally:
-        scorer.close()
-    columns = [_described(column, rollouts, labels) for column in _columns(scorer, rollouts, judged)]
+    columns, rollouts, labels, said = judged_file(configs.load(path, context.args), file)
+    columns = [_described(column, rollouts, labels) for column in columns]
     if as_json:
         counts = {"good": labels.count(True), "bad": labels.count(False), "unlabelled": labels.count(None)}
-        found = {"file": file, "rows": len(rows), "labels": counts, "remarks": said}
+        found = {"file": file, "rows": len(rollouts), "labels": counts, "remarks": said}
         typer.echo(json.dumps(found | {"rewards": [column.record() for column in columns]}, indent=1))
     else:
         _show(file, columns, labels, said)
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
+def judged_file(
+    config: configs.RunConfig, file: str
+) -> tuple[list[Column], list[Rollout], list[bool | None], list[str]]:
+    """What each reward says of a file's completions, the completions, their labels, and lines about reward models."""
+    rows, labels = _read(config, file)
+    rollouts, scorer, said = _prepared(config, rows)
+    try:
+        judged = scorer.judge(rollouts)
+    finally:
+        scorer.close()
+    return _columns(scorer, rollouts, judged), rollouts, labels, said
+
+
 def _read(config: configs.RunConfig, file: str) -> tuple[Sequence[Row], list[bool | None]]:
     """The rows and their labels."""
-    from trimtab.assemble import inputs
+    from trimtab.assemble import admission, inputs
     from trimtab.data import rows
 
     if not config.rewards:
         raise UserError(
             f"reward check: {config.algorithm.name} reads no rewards here; add rewards to an online algorithm"
         )
-    found = rows.read(inputs.find(config, file), config.data.columns, ("prompt", "completion"))
+    admission.admit(config, {"FILE": file})
+    found = rows.read(admission.find(config, file), config.data.columns, ("prompt", "completion"))
     findings = inputs.missing_columns(config, found)
     labels: list[bool | None] = []
     for row in found:

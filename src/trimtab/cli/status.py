@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,10 +50,15 @@ def status(
     for name, value in found["metrics"].items():
         typer.echo(f"  {name:<40} {value:.6g}")
     typer.echo(f"  checkpoints{'':<29} {', '.join(map(str, found['checkpoints'])) or 'none'}")
+    if found["weights_only"]:
+        typer.echo(f"  of the policy's weights alone{'':<11} {', '.join(map(str, found['weights_only']))}")
     if found["drill"] is not None:
         typer.echo(f"  drill{'':<35} {_drill_line(found['drill'])}")
+    for alarm in found["alarms"]:
+        word = "ALARM" if alarm["level"] == "act" else "warning"
+        typer.echo(f"  {word}, since step {alarm['since']}: {alarm['text']}")
     for event in found["events"][-5:]:
-        what = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("kind", "time", "event"))
+        what = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("kind", "time", "event", "text"))
         typer.echo(f"  {time.strftime('%H:%M:%S', time.localtime(event['time']))}  {event['event']}  {what}")
     if found["damaged_lines"]:
         typer.echo(f"  journal: {len(found['damaged_lines'])} damaged lines, first {found['damaged_lines'][0]}")
@@ -66,9 +71,11 @@ def describe(path: Path) -> dict[str, Any]:
         UserError: there is no run.
     """
     from trimtab.store import journal
+    from trimtab.store.checkpoints import resumable
     from trimtab.store.run_directory import RunDirectory
 
     directory = RunDirectory.existing(path)
+    kept = resumable(directory.checkpoints)
     reading = journal.read(directory.journal)
     facts, steps, evaluations = directory.facts(), reading.steps(), reading.evaluations()
     metrics: dict[str, float] = {}
@@ -83,12 +90,27 @@ def describe(path: Path) -> dict[str, Any]:
         "max_steps": directory.newest_config()["resolved"]["train"]["max_steps"],
         "state": _state(directory, facts, failure),
         "metrics": metrics,
-        "checkpoints": sorted(int(p.name) for p in directory.checkpoints.iterdir() if p.name.isdigit()),
+        "checkpoints": [step for step, can_go_on in kept.items() if can_go_on],
+        "weights_only": [step for step, can_go_on in kept.items() if not can_go_on],
+        "alarms": _raised(reading.events("alarm", "alarm over", "rolled back")),
         "events": [dict(e) for e in reading.events()],
         "damaged_lines": list(reading.damaged_lines),
         "failure": failure,
         "drill": directory.last_drill(),
     }
+
+
+def _raised(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The alarms that are raised now; a rollback has done what there was to do about those before it."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["event"] == "alarm":
+            found[event["rule"]] = {k: v for k, v in event.items() if k not in ("kind", "time", "event")}
+        elif event["event"] == "alarm over":
+            found.pop(event["rule"], None)
+        else:
+            found.clear()
+    return list(found.values())
 
 
 def _drill_line(drill: Mapping[str, Any]) -> str:

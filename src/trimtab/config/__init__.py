@@ -20,8 +20,12 @@ from trimtab.errors import ConfigError
 
 __all__ = ["ConfigError", "RunConfig", "differences", "from_mapping", "load", "may_change", "resolve"]
 
-MAY_CHANGE = ("train.max_steps", "eval", "checkpoint", "observe", "guard")
-"""What a continued run may set anew; anything else would make it another run."""
+MAY_CHANGE = (
+    *("train.max_steps", "eval", "checkpoint", "observe", "guard"),
+    *("reference.cache", "train.micro_batch_tokens", "policy.gradient_checkpointing"),
+)
+"""What a continued run may set anew: its limits, and what only memory and speed depend on; anything else would make it
+another run."""
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:

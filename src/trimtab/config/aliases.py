@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.config.document import Document, Key
-from trimtab.errors import Finding
+from trimtab.errors import Finding, shown
 from trimtab.types import Need
 
 
@@ -79,7 +79,7 @@ def _spread_temperature(
             return
         place = document.place((TEMPERATURE,))
         del document.values[TEMPERATURE]
-        what = f"temperature: {value!r} outside of a section is preference.beta, which {algorithm} does not have"
+        what = f"temperature: {shown(value)} outside of a section is preference.beta, which {algorithm} does not have"
         findings.append(Finding(place=place, what=what, hint="set sampling.temperature"))
         return
     sampling, preference = document.values.get("sampling"), document.values.get("preference")
@@ -98,7 +98,9 @@ def _spread_dpo_weight(document: Document, is_preference: bool, said: list[str],
     """The weight of a preference term beside others; alone it changes nothing but the numbers that are shown."""
     value, place = document.values.pop(DPO_WEIGHT), document.place((DPO_WEIGHT,))
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        findings.append(Finding(place=place, what=f"{DPO_WEIGHT}: {value!r}", hint="expected a number of more than 0"))
+        findings.append(
+            Finding(place=place, what=f"{DPO_WEIGHT}: {shown(value)}", hint="expected a number of more than 0")
+        )
         return
     mix = document.values.get("mix") or []
     if is_preference and not mix:
@@ -135,7 +137,7 @@ def _spread_batch_size(document: Document, samples: bool, said: list[str], findi
     size = document.values[BATCH_SIZE]
     whole = isinstance(size, int) and isinstance(group, int) and not isinstance(size, bool) and group > 0
     if not whole or size % group:
-        what = f"batch_size: {size!r} completions are no whole number of groups of sampling.group_size: {group!r}"
+        what = f"batch_size: {shown(size)} completions are no whole number of groups of sampling.group_size: {shown(group)}"
         findings.append(Finding(place=document.place((BATCH_SIZE,)), what=what, hint="make it a multiple"))
         del document.values[BATCH_SIZE]
         return

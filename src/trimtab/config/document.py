@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trimtab.errors import ConfigError, Finding
+from trimtab import not_json
+from trimtab.config import not_yaml
+from trimtab.errors import ConfigError, Finding, nearest, shown
 
 Key = tuple[str | int, ...]
+COMMAND_LINE = "command line"
+"""The place of what was set there."""
 MAX_NODES = 100_000
 """A file whose aliases unfold to more is refused."""
+MAX_BYTES = 256 << 10
+"""A larger file is refused: reading YAML takes some five seconds a MiB."""
+MAX_DEPTH = 50
+"""Lists and mappings in each other."""
+MAX_INTEGER = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -37,9 +47,10 @@ class Document:
     def put(self, key: Key, value: Any, place: str) -> None:
         """Set a value, making the mappings above it."""
         inner: dict[str | int, Any] = self.values  # type: ignore[assignment]
-        for part in key[:-1]:
+        for number, part in enumerate(key[:-1]):
             if not isinstance(inner.get(part), dict):
                 inner[part] = {}
+                self.places[key[: number + 1]] = place
             inner = inner[part]
         inner[key[-1]] = value
         for known in [k for k in self.places if k[: len(key)] == key]:
@@ -74,22 +85,72 @@ def _at(values: Any, key: Key) -> Any:
     return values
 
 
+def unusable_texts(document: Document) -> list[Finding]:
+    """Texts with a NUL or half a surrogate pair in them, which no file's name and no message can have."""
+    return list(_unusable(document, document.values, ()))
+
+
+def _unusable(document: Document, value: Any, key: Key) -> Iterator[Finding]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in inside:
+        yield from _unusable(document, inner, (*key, name))
+    bad = _UNUSABLE.search(value) if isinstance(value, str) and key[:2] not in _ANY_TEXT else None
+    if bad is not None:
+        what = f"{_dotted(key)}: {shown(value)} has the character U+{ord(bad.group()):04X}, which no text here can have"
+        yield Finding(place=document.place(key), what=what, hint="take it out")
+
+
+_ANY_TEXT: tuple[Key, ...] = (("sampling", "stop"),)
+"""Keys of what a model may write."""
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+
+
 # ------------------------------------------------------------------------------------------------------------ files
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's reading of numbers and words: `1e-6` is a number, `on` and `no` are words."""
+    """YAML 1.2's reading of numbers and words: `1e-6` is a number, `on`, `no`, `1:30` and a date are words."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self._depth > MAX_DEPTH:
+            what = f"nested more than {MAX_DEPTH} levels deep"
+            raise yaml.composer.ComposerError(None, None, what, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
+_CORE = "tag:yaml.org,2002:"
+_READ = ("null", "bool", "int", "float", "str")
+"""Tags of values that a configuration holds."""
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern) for tag, pattern in found if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
-    ]
+    first: [(tag, pattern) for tag, pattern in found if tag == f"{_CORE}null"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_INTEGER = re.compile(r"^[-+]?[0-9][0-9_]*$|^0o[0-7]+$|^0x[0-9a-fA-F]+$")
+_Loader.add_implicit_resolver(f"{_CORE}int", _INTEGER, list("-+0123456789"))
 _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
+
+
+def _integer(_: _Loader, node: yaml.ScalarNode) -> int:
+    """Decimal, even with a zero in front: what YAML 1.1 takes for octal nobody means here."""
+    text = node.value.replace("_", "")
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    number = int(text[2:] if base != 10 else text, base) if len(text) < 100 else MAX_INTEGER + 1
+    if abs(number) > MAX_INTEGER:
+        raise yaml.constructor.ConstructorError(None, None, f"{shown(text)} does not fit into 64 bits", node.start_mark)
+    return number
+
+
+_Loader.add_constructor(f"{_CORE}int", _integer)
 
 
 def parse_value(text: str) -> Any:
@@ -111,19 +172,21 @@ def read(path: str | Path) -> Document:
         ConfigError: it is not there, is no YAML mapping, repeats a key, or extends itself.
     """
     document = _read_one(Path(path))
-    seen = {Path(path).resolve()}
+    seen = [Path(path).resolve()]
     base = document.values.pop("extends", None)
     place = document.places.pop(("extends",), str(path))
     current = Path(path)
     while base is not None:
-        if not isinstance(base, str):
+        if not isinstance(base, str) or _UNUSABLE.search(base):
             raise ConfigError(
-                [Finding(place=place, what=f"extends: {base!r}", hint="expected the path of a YAML file")]
+                [Finding(place=place, what=f"extends: {shown(base)}", hint="expected the path of a YAML file")]
             )
         current = current.parent / base
         if current.resolve() in seen:
-            raise ConfigError([Finding(place=place, what=f"extends: {base} extends itself")])
-        seen.add(current.resolve())
+            loop = [file.name for file in (*seen[seen.index(current.resolve()) :], current)]
+            what = f"extends: {base} extends itself ({' -> '.join(loop)})"
+            raise ConfigError([Finding(place=place, what=what, hint="take one `extends` out")])
+        seen.append(current.resolve())
         under = _read_one(current, asked_at=place)
         base = under.values.pop("extends", None)
         place = under.places.pop(("extends",), str(current))
@@ -139,42 +202,70 @@ def from_mapping(values: Mapping[str, Any], place: str = "config", folder: Path 
 
 
 def _read_one(path: Path, asked_at: str = "") -> Document:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        what = f"{path}: no such file" if asked_at else "no such file"
-        raise ConfigError([Finding(place=asked_at or str(path), what=what)]) from None
-    except IsADirectoryError:
-        raise ConfigError([Finding(place=str(path), what="is a directory, expected a YAML file")]) from None
-    except OSError as error:
-        raise ConfigError([Finding(place=str(path), what=f"cannot be read: {error.strerror}")]) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError([Finding(place=str(path), what=f"not UTF-8 (byte {error.start})")]) from None
+    text = _text(path, asked_at)
     try:
         node = yaml.compose(text, Loader=_Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError([_yaml_fault(path, error)]) from None
+    except yaml.YAMLError as error:
+        fault = not_yaml.explained(text, error)
+        place = f"{path}:{fault.line}:{fault.column}"
+        raise ConfigError([Finding(place=place, what=f"not YAML: {fault.what}", hint=fault.hint)]) from None
     if node is None:
         raise ConfigError([Finding(place=f"{path}:1", what="is empty", hint="expected at least `algorithm:`")])
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(
-            [Finding(place=f"{path}:1", what="expected keys and values", hint="such as `algorithm: grpo`")]
-        )
+        found = f"text {shown(node.value)}" if isinstance(node, yaml.ScalarNode) else "a list"
+        place = f"{path}:{node.start_mark.line + 1}"
+        what = f"found {found}, expected keys and values"
+        raise ConfigError([Finding(place=place, what=what, hint="such as `algorithm: grpo`")])
     reader = _NodeReader(str(path))
-    try:
-        values = reader.value(node, ())
-    except RecursionError as error:
-        raise ConfigError([_yaml_fault(path, error)]) from None
+    values = reader.value(node, ())
     if reader.findings:
         raise ConfigError(reader.findings)
     return Document(values=values, places=reader.places, chain=(str(path),), folder=path.parent)
 
 
-def _yaml_fault(path: Path, error: Exception) -> Finding:
-    mark = getattr(error, "problem_mark", None)
-    place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
-    return Finding(place=place, what=f"not YAML: {problem}")
+def _text(path: Path, asked_at: str) -> str:
+    """
+    Raises:
+        ConfigError: it is not there, cannot be read, is too large, or is no UTF-8.
+    """
+
+    def refused(what: str, hint: str = "", place: str = "") -> ConfigError:
+        return ConfigError([Finding(place=place or str(path), what=what, hint=hint)])
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        near = _instead_of(path)
+        what = f"{path}: no such file" if asked_at else "no such file"
+        raise refused(what, f"did you mean {near}?" if near else "", asked_at) from None
+    except IsADirectoryError:
+        raise refused("is a directory, expected a YAML file") from None
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        raise refused(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_BYTES:
+        raise refused(f"has more than {MAX_BYTES >> 10} KiB, which is no configuration", "is it a file of data?")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise refused("is UTF-16", f"convert it: iconv -f UTF-16 -t UTF-8 {path}", f"{path}:1:1")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        raw = error.object.split(b"\n")[line - 1]
+        try:
+            raw.decode("utf-8-sig" if line == 1 else "utf-8")
+        except UnicodeDecodeError as inner:
+            raise refused(*not_json.not_utf8(raw, inner, str(path)), f"{path}:{line}") from None
+        raise
+
+
+def _instead_of(path: Path) -> str | None:
+    """The name of a file that may be meant by one that is not there."""
+    with suppress(OSError):
+        names = {other.stem: other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")}
+        if near := nearest(path.stem, names):
+            return names[near]
+    return None
 
 
 class _NodeReader:
@@ -184,23 +275,46 @@ class _NodeReader:
         self.findings: list[Finding] = []
         self._constructor = _Loader("")
         self._nodes = 0
+        self._around: list[yaml.Node] = []
+        """The nodes that the present one is in."""
 
     def value(self, node: yaml.Node, key: Key) -> Any:
         self.places[key] = place = f"{self.file}:{node.start_mark.line + 1}"
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise ConfigError([Finding(place=self.file, what=f"unfolds to more than {MAX_NODES} values")])
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, key)
-        if isinstance(node, yaml.SequenceNode):
+            what = f"unfolds to more than {MAX_NODES} values"
+            raise ConfigError([Finding(place=place, what=what, hint="write less by aliases (`*name`)")])
+        if any(node is outer for outer in self._around):
+            what = f"{_dotted(key)}: is an alias of what it stands in"
+            raise ConfigError([Finding(place=place, what=what, hint="write the values out")])
+        if not self._is_read(node):
+            what = f"{_dotted(key)}: the tag {node.tag.replace(_CORE, '!!')} is not read"
+            hint = "a configuration holds text, numbers, true, false, null, lists and keys; take the tag out"
+            self.findings.append(Finding(place=place, what=what, hint=hint))
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, key, place)
+        self._around.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, key)
             return [self.value(item, (*key, number)) for number, item in enumerate(node.value)]
+        finally:
+            self._around.pop()
+
+    def _is_read(self, node: yaml.Node) -> bool:
+        if isinstance(node, yaml.ScalarNode):
+            return node.tag in [_CORE + name for name in _READ]
+        return bool(node.tag == _CORE + ("map" if isinstance(node, yaml.MappingNode) else "seq"))
+
+    def _scalar(self, node: yaml.ScalarNode, key: Key, place: str) -> Any:
         try:
             return self._constructor.construct_object(node, deep=True)
         except yaml.YAMLError as error:
             problem = getattr(error, "problem", None) or str(error)
         except Exception:  # PyYAML's constructors raise whatever a value that does not fit its tag leads to
-            problem = f"{node.value!r} does not fit {node.tag.replace('tag:yaml.org,2002:', '!!')}"
-        self.findings.append(Finding(place=place, what=f"{'.'.join(map(str, key))}: {problem}"))
+            problem = f"{shown(node.value)} does not fit {node.tag.replace(_CORE, '!!')}"
+        self.findings.append(Finding(place=place, what=f"{_dotted(key)}: {problem}"))
         return None
 
     def _mapping(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
@@ -209,13 +323,24 @@ class _NodeReader:
             name = name_node.value if isinstance(name_node, yaml.ScalarNode) else None
             place = f"{self.file}:{name_node.start_mark.line + 1}"
             if name is None:
-                self.findings.append(Finding(place=place, what="a key must be a word"))
+                what = "a key must be a word, found a list or keys"
+                self.findings.append(Finding(place=place, what=what, hint="is a value with braces not in quotes?"))
+                continue
+            if name == "<<":
+                hint = "write the keys out, or put what is common into a file that `extends` names"
+                self.findings.append(Finding(place=place, what="merge keys (`<<`) are not read", hint=hint))
                 continue
             if name in found:
-                self.findings.append(Finding(place=place, what=f"key `{name}` stands twice"))
+                first = self.places[(*key, name)].removeprefix(f"{self.file}:")
+                what = f"key `{_dotted((*key, name))}` stands twice"
+                self.findings.append(Finding(place=place, what=what, hint=f"it is in line {first} too; keep one"))
             found[name] = self.value(value_node, (*key, name))
             self.places[(*key, name)] = place
         return found
+
+
+def _dotted(key: Key) -> str:
+    return ".".join(map(str, key)) or "the file"
 
 
 # ----------------------------------------------------------------------------------------------------- command line
@@ -223,11 +348,19 @@ def parse_overrides(words: Iterable[str]) -> list[tuple[Key, Any, str]]:
     """`a.b=value`, `--a.b value` and `--a.b=value`, in any mixture.
 
     Raises:
-        ConfigError: a word is none of these.
+        ConfigError: with every word that is none of these.
     """
-    found = []
+    found: list[tuple[str, str]] = []
+    findings: list[Finding] = []
     pending: str | None = None
+
+    def refuse(what: str, hint: str = "") -> None:
+        findings.append(Finding(place=COMMAND_LINE, what=what, hint=hint))
+
     for word in words:
+        if pending is not None and word.startswith("--"):
+            refuse(f"--{pending} has no value", f"write {pending}=VALUE")
+            pending = None
         if pending is not None:
             found.append((pending, word))
             pending = None
@@ -237,8 +370,12 @@ def parse_overrides(words: Iterable[str]) -> list[tuple[Key, Any, str]]:
             name, _, text = word.removeprefix("--").partition("=")
             found.append((name, text))
         else:
-            what = f"`{word}` is neither KEY=VALUE nor --KEY VALUE"
-            raise ConfigError([Finding(place="command line", what=what)])
+            refuse(f"`{word}` is neither KEY=VALUE nor --KEY VALUE", "such as optim.learning_rate=1e-5")
     if pending is not None:
-        raise ConfigError([Finding(place="command line", what=f"--{pending} has no value")])
-    return [(tuple(name.split(".")), parse_value(text), "command line") for name, text in found]
+        refuse(f"--{pending} has no value", f"write {pending}=VALUE")
+    for name, text in found:
+        if not all(name.split(".")):
+            refuse(f"`{name}={text}` has no key, or a part of it is empty", "such as optim.learning_rate=1e-5")
+    if findings:
+        raise ConfigError(findings)
+    return [(tuple(name.split(".")), parse_value(text), COMMAND_LINE) for name, text in found]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from trimtab.config.records import SCHEDULE_KEYS
+from trimtab.config.records import SCHEDULE_KEYS, key_of
 
 EPOCH = "literal['epoch']"
 BRANCHES = ("Schedule", "constrained-float", "constrained-int", "float", "int", "bool", EPOCH)
@@ -14,17 +14,16 @@ BRANCHES = ("Schedule", "constrained-float", "constrained-int", "float", "int", 
 
 def known_path(inside: list[Any]) -> list[Any]:
     back = {field: key for key, field in SCHEDULE_KEYS.items()}
-    return [back.get(part, part) if number else part for number, part in enumerate(inside)]
+    keys = [key_of(part) if isinstance(part, str) else part for part in inside]
+    return [back.get(part, part) if number else part for number, part in enumerate(keys)]
 
 
 def names_at(record: type[Any], inside: list[Any]) -> list[str]:
     """The keys that a nested record has."""
-    default: Any = record() if inside else None
     for part in inside:
-        default = getattr(default, str(part), None)
-    if is_dataclass(default):
-        return [f.name for f in fields(default)]
-    return [f.name for f in fields(record)]
+        hint = get_type_hints(record).get(str(part))
+        record = next((kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)), record)  # type: ignore[assignment]
+    return [key_of(f.name) for f in fields(record)]
 
 
 _EXPECTED = {

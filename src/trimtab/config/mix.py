@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +15,7 @@ from trimtab.config.document import Document, Key
 from trimtab.config.faults import BRANCHES, expected
 from trimtab.config.records import adapter, assembled, plain_record, prepared, record_at
 from trimtab.data.settings import Mixed
-from trimtab.errors import Finding, UserError
+from trimtab.errors import Finding, UserError, nearest, shown
 from trimtab.types import Need
 
 
@@ -48,7 +48,7 @@ def parts_of(document: Document, records_of: Records) -> tuple[list[MixedPart], 
     """The entries of `mix`, and every fault in them."""
     given = document.values.get("mix") or []
     if not isinstance(given, list):
-        what = f"mix: {given!r}"
+        what = f"mix: {shown(given)}"
         hint = "expected a list, such as [{algorithm: dpo, data: pairs.jsonl, weight: 0.5}]"
         return [], [Finding(place=document.place(("mix",)), what=what, hint=hint)]
     parts: list[MixedPart] = []
@@ -65,7 +65,7 @@ def _part(document: Document, number: int, entry: Any, records_of: Records) -> t
     key: Key = ("mix", number)
     place = document.place(key)
     if not isinstance(entry, dict):
-        return None, [Finding(place=place, what=f"mix[{number}]: {entry!r}", hint="expected keys and values")]
+        return None, [Finding(place=place, what=f"mix[{number}]: {shown(entry)}", hint="expected keys and values")]
     own = {f.name for f in fields(Mixed)}
     try:
         asked = prepared({name: value for name, value in entry.items() if name in own}, Mixed)
@@ -73,7 +73,9 @@ def _part(document: Document, number: int, entry: Any, records_of: Records) -> t
         algorithm = algorithms.load(spec.algorithm)
     except ValidationError as error:
         faults = [f for f in error.errors() if f["loc"][-1:] != ("Schedule",) or isinstance(f["input"], dict)]
-        return None, [_fault(document, key, fault) for fault in faults]
+        lacking = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing"]
+        meant = {near: name for name in entry if name not in own and (near := nearest(name, lacking))}
+        return None, [_fault(document, key, fault, meant) for fault in faults]
     except UserError as error:
         return None, [Finding(place=document.place((*key, "algorithm")), what=f"mix[{number}].{error}")]
     its_sections = {name: value for name, value in entry.items() if name not in own}
@@ -94,9 +96,13 @@ def _part(document: Document, number: int, entry: Any, records_of: Records) -> t
     return MixedPart(spec=spec, algorithm=algorithm, config=config), []
 
 
-def _fault(document: Document, key: Key, fault: Any) -> Finding:
+def _fault(document: Document, key: Key, fault: Any, meant: Mapping[str, str]) -> Finding:
+    """`meant`: a key that is missing -> one that is there and looks like it."""
     inside = [part for part in fault["loc"] if part not in BRANCHES]
     name = f"mix[{key[1]}].{'.'.join(map(str, inside))}"
+    if fault["type"] == "missing" and (there := meant.get(str(inside[0]))) is not None:
+        what = f"unknown key `mix[{key[1]}].{there}`"
+        return Finding(place=document.place((*key, there)), what=what, hint=f"did you mean `{inside[0]}`?")
     if fault["type"] == "missing":
         return Finding(place=document.place(key), what=f"{name} is missing")
-    return Finding(place=document.place((*key, *inside)), what=f"{name}: {fault['input']!r}", hint=expected(fault))
+    return Finding(place=document.place((*key, *inside)), what=f"{name}: {shown(fault['input'])}", hint=expected(fault))

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from trimtab.secrets import Secret
+from trimtab.types import Schedule
+
 SCHEDULE_KEYS = {"schedule": "kind", "from": "start", "to": "end", "steps": "steps"}
 """Keys of a schedule in a file, and the fields of the record."""
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def key_of(name: str) -> str:
+    """The key of a record's field: one that Python keeps for itself has an underscore behind it in the record.
+
+    >>> key_of("async_"), key_of("every")
+    ('async', 'every')
+    """
+    return name.removesuffix("_")
 
 
 def adapter(record: type[Any]) -> TypeAdapter[Any]:
@@ -24,13 +36,18 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def prepared(values: dict[str, Any], record: type[Any]) -> dict[str, Any]:
-    """`{schedule: linear, from: a, to: b, steps: n}` as the fields of a `Schedule`, where the record takes one."""
-    takes_schedule = {f.name for f in fields(record) if "Schedule" in str(f.type) or "Coefficient" in str(f.type)}
+    """Keys as fields; `{schedule: linear, from: a, to: b, steps: n}` as those of a `Schedule`, where one is taken."""
+    specs = {key_of(f.name): f for f in fields(record)}
     found = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and name in takes_schedule:
-            value = {SCHEDULE_KEYS.get(k, k): v for k, v in value.items()}
-        found[name] = value
+    for key, value in values.items():
+        spec = specs.get(key)
+        if spec is not None and isinstance(value, dict):
+            inner = spec.default_factory
+            if "Schedule" in str(spec.type) or "Coefficient" in str(spec.type):
+                value = {SCHEDULE_KEYS.get(k, k): v for k, v in value.items()}
+            elif isinstance(inner, type) and is_dataclass(inner):
+                value = prepared(value, inner)
+        found[key if spec is None else spec.name] = value
     return found
 
 
@@ -41,18 +58,19 @@ def record_from(record: type[Any], values: Mapping[str, Any]) -> Any:
 
 def plain_record(record: Any) -> dict[str, Any]:
     """A record as YAML values."""
+    return {key_of(f.name): _plain(getattr(record, f.name)) for f in fields(record)}
 
-    def simple(value: Any) -> Any:
-        if isinstance(value, dict):
-            if set(value) == {"kind", "start", "end", "steps"}:
-                return {"schedule": value["kind"], "from": value["start"], "to": value["end"], "steps": value["steps"]}
-            return {k: simple(v) for k, v in value.items()}
-        if isinstance(value, tuple | list):
-            return [simple(v) for v in value]
-        return value
 
-    found: dict[str, Any] = simple(asdict(record))
-    return found
+def _plain(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return {"schedule": value.kind, "from": value.start, "to": value.end, "steps": value.steps}
+    if isinstance(value, Secret):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_record(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
 def assembled(config: Any, records: Mapping[str, Any], name: str) -> Any:

@@ -11,15 +11,15 @@ from pydantic import ValidationError
 
 from trimtab import algorithms, catalogue
 from trimtab.algorithms.base import Algorithm, Share, Shared
-from trimtab.config import aliases, mix, sections
-from trimtab.config.document import Document, Key, copied
+from trimtab.config import aliases, mix, secrets, sections
+from trimtab.config.document import Document, Key, copied, unusable_texts
 from trimtab.config.faults import BRANCHES, EPOCH, expected, known_path, names_at
 from trimtab.config.mix import MixedPart
 from trimtab.config.records import SCHEDULE_KEYS, adapter, assembled, fields_of, plain_record, prepared, record_at
 from trimtab.config.run_config import RunConfig
 from trimtab.config.sections import Owner
 from trimtab.data.settings import Mixed
-from trimtab.errors import ConfigError, Finding, UserError, nearest
+from trimtab.errors import ConfigError, Finding, UserError, nearest, shown
 from trimtab.models.settings import ValueModel
 from trimtab.rewards import rules
 from trimtab.rewards.settings import RewardSpec
@@ -33,12 +33,17 @@ class Resolver:
         self.findings: list[Finding] = []
         self.unused: list[str] = []
         self.said: list[str] = []
+        self._known: dict[str, set[str]] = {}
+        """Every key of every section, once it was asked for."""
+        self._written: dict[Key, Key] = {}
+        """A key that was filled in for another -> the one that was written."""
 
     def result(self) -> RunConfig:
-        for key, value, place in self.overrides:
-            self.document.put(key, value, place)
+        self._lay_overrides()
+        self.findings += unusable_texts(self.document)
         requested = copied(self.document.values)
         algorithm = self._algorithm()
+        self.findings += secrets.faults(self.document)
         self.said, faults = aliases.spread(self.document, algorithm)
         self.findings += faults
         self._lay_algorithm_overrides(algorithm)
@@ -55,12 +60,26 @@ class Resolver:
             raise ConfigError(self.findings)
         return config
 
+    def _lay_overrides(self) -> None:
+        """Put the command line's values in their places; a part of a list has none."""
+        for key, value, place in self.overrides:
+            inner: Any = self.document.values
+            for number, part in enumerate(key[:-1]):
+                inner = inner.get(part) if isinstance(inner, dict) else None
+                if isinstance(inner, list):
+                    whole = _dotted(key[: number + 1])
+                    what = f"{_dotted(key)}: {whole} is a list, of which no part can be set alone"
+                    self.findings.append(Finding(place=place, what=what, hint=f"write it whole: {whole}='[...]'"))
+                    break
+            else:
+                self.document.put(key, value, place)
+
     # ------------------------------------------------------------------------------------------------ the algorithm
     def _algorithm(self) -> Algorithm:
         name = self.document.values.get("algorithm")
         place = self.document.place(("algorithm",))
         if not isinstance(name, str):
-            there = "there is no `algorithm`" if name is None else f"algorithm: {name!r}"
+            there = "there is no `algorithm`" if name is None else f"algorithm: {shown(name)}"
             raise ConfigError([Finding(place=place, what=there, hint=f"choose {', '.join(algorithms.names())}")])
         try:
             return algorithms.load(name)
@@ -71,14 +90,14 @@ class Resolver:
         """`overrides: {grpo: {...}}` of the chosen algorithm, under what the command line says."""
         every = self.document.values.pop("overrides", None) or {}
         if not isinstance(every, dict):
-            self._find(("overrides",), f"overrides: {every!r}", "expected algorithms and their sections")
+            self._find(("overrides",), f"overrides: {shown(every)}", "expected algorithms and their sections")
             return
         for chosen, its_sections in every.items():
             key: Key = ("overrides", chosen)
             if chosen not in (*algorithms.names(), *algorithms.ALIASES):
                 self._unknown(key, [*algorithms.names(), *algorithms.ALIASES])
             elif not isinstance(its_sections, dict):
-                self._find(key, f"{_dotted(key)}: {its_sections!r}", "expected sections")
+                self._find(key, f"{_dotted(key)}: {shown(its_sections)}", "expected sections")
             elif algorithms.ALIASES.get(chosen, chosen) == algorithm.name:
                 for section, values in its_sections.items():
                     self._lay((*key, section), (section,), values)
@@ -96,20 +115,21 @@ class Resolver:
     def _check_keys(self, algorithm: Algorithm, owners: list[Owner]) -> None:
         need = self._provisional_need(algorithm)
         read = _keys_read(owners, need, has_clip=sections.has_clip(algorithm))
-        known = sections.known_keys()
+        known = self._known = sections.known_keys()
         for section, keys in read.items():
             known.setdefault(section, set()).update(keys)
         for section, values in list(self.document.values.items()):
             if section in sections.OTHER_KEYS:
                 if section == "extends":
-                    self._find((section,), f"extends: {values!r} counts only in a file", "leave it out")
+                    self._find((section,), f"extends: {shown(values)} counts only in a file", "leave it out")
                 if section == "rewards" and not need & Need.ROLLOUTS:
                     self._unused(("rewards",), algorithm)
                 continue
             if section not in known:
                 self._unknown((section,), [*known, *sections.OTHER_KEYS, *aliases.names()])
             elif not isinstance(values, dict):
-                self._find((section,), f"{section}: {values!r}", "expected keys and values")
+                hint = "expected keys and values" + (" under it" if values is None else "")
+                self._find((section,), f"{section}: {shown(values)}", hint)
                 self.document.values[section] = {}
             else:
                 for name in list(values):
@@ -137,8 +157,19 @@ class Resolver:
         return algorithm.needs(algorithm.config())
 
     def _unknown(self, key: Key, candidates: Iterable[str]) -> None:
-        near = nearest(str(key[-1]), candidates)
-        hint = f"did you mean `{near}`?" if near else f"there are {', '.join(sorted(candidates))}"
+        name, among = str(key[-1]), list(candidates)
+        sections_with = [s for s, keys in self._known.items() if name in keys and len(key) < 3]
+        near = nearest(name, among)
+        if len(key) == 1 and name[:1] == "-":
+            hint = "options have two dashes, and settings none"
+        elif name.isdigit():
+            hint = "is it what stands behind a decimal comma? Write 0.001"
+        elif sections_with:
+            hint = f"did you mean {' or '.join(f'`{section}.{name}`' for section in sections_with)}?"
+        elif near:
+            hint = f"did you mean `{near}`?"
+        else:
+            hint = f"there are {', '.join(sorted(among))}"
         self._find(key, f"unknown key `{_dotted(key)}`", hint)
 
     def _contradicts(self, key: Key, value: Any, algorithm: Algorithm) -> bool:
@@ -146,7 +177,7 @@ class Resolver:
         why = algorithm.refuses.get(_dotted(key), MEANT.get(_dotted(key)))
         if why is None or value in (None, "auto"):
             return False
-        self._find(key, f"{_dotted(key)}: {value!r} with algorithm: {algorithm.name}", why)
+        self._find(key, f"{_dotted(key)}: {shown(value)} with algorithm: {algorithm.name}", why)
         return True
 
     def _unused(self, key: Key, algorithm: Algorithm) -> None:
@@ -156,7 +187,9 @@ class Resolver:
             self.unused.append(_dotted(key))
 
     def _find(self, key: Key, what: str, hint: str = "") -> None:
-        self.findings.append(Finding(place=self.document.place(key), what=what, hint=hint))
+        finding = Finding(place=self.document.place(key), what=what, hint=hint)
+        if finding not in self.findings:
+            self.findings.append(finding)
 
     def _spread_clip_ratio(self, algorithm: Algorithm) -> None:
         policy = self.document.values.get("policy")
@@ -172,6 +205,7 @@ class Resolver:
         if value != "auto":
             for side in ("clip_low", "clip_high"):
                 self.document.put(("policy", side), value, place)
+                self._written[("policy", side)] = ("policy", sections.CLIP_RATIO)
 
     # --------------------------------------------------------------------------------------------------- the records
     def _record(self, owner: Owner) -> Any:
@@ -198,10 +232,14 @@ class Resolver:
         for spec in fields(record) if isinstance(asked, dict) else ():
             value, inner, path = asked.get(spec.name), spec.default_factory, [*inside, spec.name]
             if isinstance(value, bool) and _NUMBER.search(str(spec.type)) and "bool" not in str(spec.type):
-                key = (*prefix, *known_path(path))
-                self._find(key, f"{_dotted(key)}: {value!r}", "expected a number")
+                key = self._as_written((*prefix, *known_path(path)))
+                self._find(key, f"{_dotted(key)}: {shown(value)}", "expected a number")
             elif isinstance(value, dict) and (is_dataclass(inner) or "kind" in value):
                 self._refuse_truths(prefix, path, value, inner if isinstance(inner, type) else Schedule)
+
+    def _as_written(self, key: Key) -> Key:
+        written = self._written.get(key[:2])
+        return key if written is None else (*written, *key[2:])
 
     def _fault(self, prefix: Key, fault: Any, record: type[Any]) -> None:
         branches = {part for part in fault["loc"] if part in BRANCHES}
@@ -211,12 +249,12 @@ class Resolver:
         if EPOCH in fault["loc"] and not isinstance(fault["input"], str):
             return  # likewise of `number or epoch`
         inside = [part for part in fault["loc"] if part not in BRANCHES]
-        key = (*prefix, *known_path(inside))
+        key = self._as_written((*prefix, *known_path(inside)))
         if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             self._unknown(key, SCHEDULE_KEYS if "Schedule" in branches else names_at(record, inside[:-1]))
             return
         is_missing = fault["type"] == "missing"
-        what = _dotted(key) + (" is missing" if is_missing else f": {fault['input']!r}")
+        what = _dotted(key) + (" is missing" if is_missing else f": {shown(fault['input'])}")
         finding = Finding(place=self.document.place(key), what=what, hint="" if is_missing else expected(fault))
         if finding not in self.findings:
             self.findings.append(finding)
@@ -226,7 +264,7 @@ class Resolver:
             return ()
         given = self.document.values.get("rewards", [])
         if not isinstance(given, list):
-            self._find(("rewards",), f"rewards: {given!r}", "expected a list, such as [{name: exact_match}]")
+            self._find(("rewards",), f"rewards: {shown(given)}", "expected a list, such as [{name: exact_match}]")
             return ()
         found = []
         for number, entry in enumerate(given):
@@ -248,7 +286,7 @@ class Resolver:
                 what = f"reward {spec.model}: options are for built-in rules"
                 self._find(key, what, "a reward model has none; leave them out")
             if not re.fullmatch(r"[\w.-]*", spec.name):
-                what = f"rewards.name: {spec.name!r} beside a model"
+                what = f"rewards.name: {shown(spec.name)} beside a model"
                 self._find(key, what, "it is only the name in metrics: letters, digits and _ . -")
         elif spec.allow_weak:
             what = f"reward {spec.name}: allow_weak is for reward models"
@@ -268,6 +306,17 @@ class Resolver:
             what = f"reward {spec.name}: options are for built-in rules"
             self._find(key, what, "give the function what it needs as a column of the data")
 
+    def _with_room_for_completions(self, sampling: Any) -> tuple[Any, list[str]]:
+        """A limit on prompts that was not asked for leaves a completion one token at least; what is said of it."""
+        asked = (self.document.values.get("sampling") or {}).get("max_prompt_length", "auto")
+        before, room = sampling.max_prompt_length, max(1, sampling.max_length - 1)
+        if asked not in (None, "auto") or before <= room:
+            return sampling, []
+        said = (
+            f"sampling.max_prompt_length: {room}, since sampling.max_length is {sampling.max_length} (default {before})"
+        )
+        return replace(sampling, max_prompt_length=room), [said]
+
     def _built(
         self,
         algorithm: Algorithm,
@@ -282,6 +331,7 @@ class Resolver:
         own = self._with_automatic_value_coefficient(own, rooms["value"])
         own = _with_automatic_mismatch(own)
         rooms = _with_presets(rooms, algorithm)
+        rooms["sampling"], lowered = self._with_room_for_completions(rooms["sampling"])
         need = algorithm.needs(own)
         for part in parts:
             need |= part.need & Need.REFERENCE
@@ -305,7 +355,7 @@ class Resolver:
             resolved=resolved,
             unused=tuple(self.unused),
             aliases=tuple(self.said),
-            remarks=tuple(_remarks(algorithm, own, rooms["train"])),
+            remarks=(*lowered, *_remarks(algorithm, own, rooms["train"])),
             chain=self.document.chain,
             folder=self.document.folder,
             **rooms,
@@ -341,6 +391,12 @@ class Resolver:
                 f"sampling.max_length: {config.sampling.max_length}"
             )
             self._find(("sampling", "max_prompt_length"), what)
+        if (
+            isinstance(temperature := config.sampling.temperature, Schedule)
+            and min(temperature.start, temperature.end) <= 0
+        ):
+            what = f"sampling.temperature: from {temperature.start:g} to {temperature.end:g}"
+            self._find(("sampling", "temperature"), what, "both ends must be above 0")
         if config.train.minibatches > config.train.prompts_per_step:
             what = (
                 f"train.minibatches: {config.train.minibatches}, but a step has train.prompts_per_step: "
@@ -355,7 +411,9 @@ class Resolver:
             self._find(("train", "prompts_per_step"), what, "use at least twice as many rows as mini-batches")
         if (metric := config.eval.early_stop.metric) is not None and not _is_evaluated(metric, config):
             hint = "such as eval/reward/mean, eval/reward/<name of a reward>, eval/loss/nll, eval/preference/accuracy"
-            self._find(("eval", "early_stop", "metric"), f"eval.early_stop.metric: {metric!r} is not evaluated", hint)
+            self._find(
+                ("eval", "early_stop", "metric"), f"eval.early_stop.metric: {shown(metric)} is not evaluated", hint
+            )
         if config.algorithm.validate is not None and (complaint := config.algorithm.validate(config.algorithm_config)):
             self._find(("algorithm",), complaint)
 

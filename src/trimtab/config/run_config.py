@@ -14,7 +14,7 @@ from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
 from trimtab.rewards.settings import RewardSpec
 from trimtab.rollout.settings import Sampling
 from trimtab.store.settings import Checkpoint, Observe
-from trimtab.train.settings import Critic, Diagnostics, Eval, Guard, Optim, Train
+from trimtab.train.settings import Alarms, Critic, Diagnostics, Eval, Guard, Optim, Probe, Train
 from trimtab.types import Need
 
 
@@ -39,8 +39,10 @@ class RunConfig:
     eval: Eval
     checkpoint: Checkpoint
     guard: Guard
+    probe: Probe
     observe: Observe
     diagnostics: Diagnostics
+    alarms: Alarms
     requested: Mapping[str, Any]
     """What was asked for: file, bases and command line merged, before defaults."""
     resolved: Mapping[str, Any]

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from trimtab import __version__, algorithms
 from trimtab.config import aliases, sections
+from trimtab.config.records import key_of
 from trimtab.rewards.settings import RewardSpec
 
 AUTO = {"const": "auto", "description": "the vetted value for this algorithm and model"}
@@ -24,7 +25,7 @@ def json_schema() -> dict[str, Any]:
         schema = TypeAdapter(owner.record).json_schema(ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {})
         for key, value in schema.get("properties", {}).items():
-            declared.setdefault(owner.section, {}).setdefault(key, []).append(value)
+            declared.setdefault(owner.section, {}).setdefault(key_of(key), []).append(value)
     known = {section: {key: _any_or_auto(found) for key, found in keys.items()} for section, keys in declared.items()}
     known["policy"][sections.CLIP_RATIO] = _any_or_auto(
         [{"type": "number", "minimum": 0, "description": "Sets clip_low and clip_high."}]
@@ -55,6 +56,9 @@ def json_schema() -> dict[str, Any]:
     properties[aliases.BATCH_SIZE] = {"type": "integer", "description": "Completions a step: prompts x group size."}
     properties[aliases.TEMPERATURE] = {"type": "number", "description": "preference.beta of a preference algorithm."}
     properties[aliases.DPO_WEIGHT] = {"type": "number", "description": "Weight of the preference term beside others."}
+    for definition in definitions.values():  # a field that Python keeps the key's name from has another one
+        inside = definition.get("properties", {})
+        definition["properties"] = {key_of(name): value for name, value in inside.items()}
     for section, keys in known.items():
         properties[section] = {"type": "object", "properties": keys, "additionalProperties": False}
     return {
@@ -96,5 +100,6 @@ def _schedule() -> dict[str, Any]:
 
 def help_of(record: type[Any], key: str) -> str:
     """The docstring of a key, on one line."""
-    found = TypeAdapter(record).json_schema()["properties"][key].get("description", "")
+    properties = TypeAdapter(record).json_schema()["properties"]
+    found = {key_of(name): value for name, value in properties.items()}[key].get("description", "")
     return " ".join(str(found).split())

@@ -8,6 +8,7 @@ from typing import Any
 
 from trimtab import algorithms
 from trimtab.algorithms.base import Algorithm, Need, Shared
+from trimtab.config.records import key_of
 from trimtab.data.settings import Data, Imitation
 from trimtab.errors import UserError
 from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
@@ -33,7 +34,8 @@ class Owner:
     """Keys of the record, dotted, that the algorithm does not look at."""
 
     def key_names(self) -> list[str]:
-        return [f.name for f in fields(self.record) if f"{self.section}.{f.name}" not in self.unread]
+        names = [key_of(f.name) for f in fields(self.record)]
+        return [name for name in names if f"{self.section}.{name}" not in self.unread]
 
 
 def _always(_: Need) -> bool:
@@ -60,9 +62,11 @@ ROOMS = (
     _room("train", "train", training.Train),
     _room("eval", "eval", training.Eval),
     _room("checkpoint", "checkpoint", Checkpoint),
-    _room("guard", "guard", training.Guard, _when(Need.OLD_LOG_PROBS)),
+    _room("guard", "guard", training.Guard),
+    _room("probe", "guard", training.Probe, _when(Need.OLD_LOG_PROBS)),
     _room("observe", "observe", Observe),
     _room("diagnostics", "observe", training.Diagnostics),
+    _room("alarms", "observe", training.Alarms),
 )
 READ_WITHOUT_ROLLOUTS = {"max_length", "max_prompt_length", "long_prompts"}
 """Keys of `sampling` that a run which only reads looks at too."""

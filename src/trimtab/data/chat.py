@@ -166,11 +166,16 @@ def _apply(turns: Sequence[Message], tokenizer: Any, **options: Any) -> dict[str
     return {**found, "input_ids": tuple(found["input_ids"])}
 
 
+OF_TEMPLATES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What a template sets off that computes what cannot be; it comes with a model, and anybody may have written it."""
+
+
 def _rendered(turns: Sequence[Message], tokenizer: Any, **options: Any) -> Any:
     from jinja2.exceptions import TemplateError
 
     _template(tokenizer)
     try:
         return tokenizer.apply_chat_template(list(turns), **options)
-    except (TemplateError, TypeError) as error:
-        raise MessageError(f"the chat template refuses the conversation: {error}") from error
+    except (TemplateError, *OF_TEMPLATES) as error:
+        what = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise MessageError(f"the chat template refuses the conversation: {what}") from error

@@ -16,11 +16,16 @@ import tempfile
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import UUID
 
-from trimtab.errors import DataError, Finding, MissingExtraError
+from trimtab import not_json
+from trimtab.errors import DataError, Finding, MissingExtraError, nearest
 
 HELD_BYTES = 32 << 20
 """Smaller files are kept in memory."""
@@ -30,6 +35,7 @@ BATCH = 1000
 """Rows of a Parquet file that are in memory at once."""
 HUB = "hf:"
 _MARK = b"\xef\xbb\xbf"
+_GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
 
 
 class Stored:
@@ -69,6 +75,10 @@ class Stored:
             else:
                 yield place, text
             place += len(raw)
+
+    def beginning(self, size: int) -> bytes:
+        """The first bytes, no more than there are."""
+        return self.read(0, size if self._held is not None else min(size, self._known[0]))
 
     def read(self, start: int, size: int) -> bytes:
         """
@@ -110,12 +120,14 @@ def opened(source: str, first: int | None = None) -> Opened:
     """
     if source.startswith(HUB):
         return Opened(stored=_of_hub(source, first))
+    if not source:
+        raise _fault("data", "the name of the file is empty", "give a JSONL file, or builtin:addition")
     path = Path(source)
-    if path.is_dir():
-        raise _fault(
-            source, "is a directory, expected a JSONL file", f"a data set that was saved there is {HUB}{source}"
-        )
     try:
+        if path.is_dir():
+            raise _fault(
+                source, "is a directory, expected a JSONL file", f"a data set that was saved there is {HUB}{source}"
+            )
         if path.suffix == ".parquet":
             return Opened(stored=_of_parquet(source, first))
         if path.suffix == ".gz":
@@ -126,9 +138,23 @@ def opened(source: str, first: int | None = None) -> Opened:
                 return _of_array(source, file)
         return Opened(stored=Stored(source, file))
     except FileNotFoundError:
-        raise _fault(source, "no such file", "give a JSONL file, or builtin:addition") from None
-    except OSError as error:
-        raise _fault(source, f"cannot be read: {error.strerror or error}") from None
+        raise _fault(source, "no such file", _instead_of(path)) from None
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise _fault(source, f"cannot be read: {reason}") from None
+
+
+def _instead_of(path: Path) -> str:
+    """What to do about a file that is not there."""
+    if "://" in str(path).replace(":/", "://"):
+        return "it is an address: download the file, and give its path"
+    if str(path).startswith("~"):
+        return "`~` is not read here: write the directory out"
+    with suppress(OSError):
+        names = {other.name.partition(".")[0]: other.name for other in path.parent.iterdir() if other.is_file()}
+        if near := nearest(path.name.partition(".")[0], names):
+            return f"did you mean {names[near]}?"
+    return "give a JSONL file, or builtin:addition"
 
 
 def fingerprint(source: str) -> str:
@@ -151,8 +177,23 @@ def _of_gzip(source: str) -> Stored:
             while piece := packed.read(1 << 20):
                 scratch.write(piece)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise _fault(source, f"is not whole gzip: {error}", "fetch it again, or pack it again: gzip FILE") from None
+        raise _gzip_fault(source, error) from None
     return _kept(source, scratch)
+
+
+def _gzip_fault(source: str, error: Exception) -> DataError:
+    with Path(source).open("rb") as file:
+        start = file.read(2)
+    if start != _GZIP:
+        return _fault(source, f"is no gzip: it begins with {start!r}", "let its name end as what it is, such as .jsonl")
+    reason = str(error).removeprefix("Error -3 while decompressing data: ")
+    if isinstance(error, EOFError):
+        reason = "its end is cut off"
+    elif "Not a gzipped file" in reason:
+        reason = "something else follows the packed data"
+    elif reason.startswith(("CRC check failed", "Incorrect length")):
+        reason = "its checksum is not that of the data"
+    return _fault(source, f"is not whole gzip: {reason}", "fetch it again, or pack it again: gzip FILE")
 
 
 def _of_array(source: str, file: BinaryIO) -> Opened:
@@ -163,7 +204,13 @@ def _of_array(source: str, file: BinaryIO) -> Opened:
     try:
         text = file.read().removeprefix(_MARK).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _fault(source, f"not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}") from None
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        raw = error.object.split(b"\n")[line - 1]
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as inner:
+            raise _fault(f"{source}:{line}", *not_json.not_utf8(raw, inner, source)) from None
+        raise
     scratch, numbers, decoder = tempfile.TemporaryFile(), array("Q"), json.JSONDecoder()  # noqa: SIM115
     place, line, counted = _after_space(text, text.index("[") + 1), 1, 0
     try:
@@ -179,11 +226,16 @@ def _of_array(source: str, file: BinaryIO) -> Opened:
             )
             place = _after_space(text, end)
     except json.JSONDecodeError as error:
-        raise _fault(f"{source}:{error.lineno}:{error.colno}", f"not JSON: {error.msg}") from None
+        fault = not_json.explained(text, error)
+        hint = "is the file cut off?" if error.pos >= len(text.rstrip()) else fault.hint
+        raise _fault(f"{source}:{error.lineno}:{error.colno}", f"not JSON: {fault.what}", hint) from None
     except RecursionError:
-        raise _fault(source, "nested too deeply") from None
+        line += text.count("\n", counted, place)
+        raise _fault(f"{source}:{line}", "an element is nested too deeply", "a row has a few levels at most") from None
     if rest := text[place + 1 :].strip():
-        raise _fault(source, f"more than one value in the file: {rest[:40]!r} follows the array")
+        line = 1 + text.count("\n", 0, text.index(rest[0], place + 1))
+        what = f"more than one value in the file: {not_json.excerpt(rest)} follows the array"
+        raise _fault(f"{source}:{line}", what, "take it out, or put it into the array")
     return Opened(stored=_kept(source, scratch), numbers=numbers)
 
 
@@ -202,6 +254,7 @@ def _after_space(text: str, place: int) -> int:
 def _of_parquet(source: str, first: int | None) -> Stored:
     parquet = library("pyarrow.parquet", f"{source}: reading Parquet")
     arrow = library("pyarrow", source)
+    _refuse_what_is_no_parquet(source)
     scratch, left = tempfile.TemporaryFile(), first  # noqa: SIM115
     try:
         with parquet.ParquetFile(source) as file:
@@ -210,14 +263,34 @@ def _of_parquet(source: str, first: int | None) -> Stored:
                 left = None if left is None else left - batch.num_rows
                 if left is not None and left <= 0:
                     break
-    except arrow.ArrowException as error:
-        raise _fault(source, f"is not whole Parquet: {error}") from None
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise _fault(source, f"is not whole Parquet: {reason}", "fetch it again, or write it again") from None
     return _kept(source, scratch)
 
 
+def _refuse_what_is_no_parquet(source: str) -> None:
+    with Path(source).open("rb") as file:
+        start, size = file.read(4), os.fstat(file.fileno()).st_size
+        file.seek(max(size - 4, 0))
+        end = file.read(4)
+    if start != _PARQUET:
+        found = "is empty" if not start else f"is no Parquet: it begins with {start!r}"
+        raise _fault(source, found, "let its name end as what it is, such as .jsonl" if start else "write it again")
+    if end != _PARQUET or size < 12:
+        what = f"is not whole Parquet: its {size:,} bytes do not end with {_PARQUET.decode()}, so the end is cut off"
+        raise _fault(source, what, "fetch it again, or write it again")
+
+
 def _of_hub(source: str, first: int | None) -> Stored:
+    if not source.removeprefix(HUB).partition(":")[0]:
+        raise _fault(source, "names no data set", f"expected {HUB}NAME or {HUB}NAME:SPLIT")
     sets = library("datasets", f"{source}: reading a data set")
     name, split = _name_and_split(source)
+    if name.startswith(("/", ".", "~")) and not Path(name).exists():
+        raise _fault(source, "no such directory", "name one that `save_to_disk` wrote, or a data set of Hugging Face")
     try:
         found = sets.load_from_disk(name) if _was_saved(name) else sets.load_dataset(name, split=split)
         if isinstance(found, Mapping):
@@ -271,11 +344,42 @@ def library(name: str, what: str) -> Any:
 
 def _write(scratch: BinaryIO, rows: list[dict[str, Any]], source: str) -> None:
     for row in rows:
+        kept = without_nulls(row)
         try:
-            scratch.write(json.dumps(without_nulls(row), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
-        except TypeError as error:
-            number = 1 + _lines_of(scratch)
-            raise _fault(f"{source}:{number}", f"{error}; expected text, numbers, lists and objects") from None
+            text = json.dumps(kept, ensure_ascii=False, allow_nan=False, default=_as_text)
+        except (TypeError, ValueError) as error:
+            column = next(name for name, value in kept.items() if not _is_json(value))
+            is_nan = isinstance(error, ValueError)
+            found = "NaN or infinity, which JSON does not have" if is_nan else _kind_inside(kept[column])
+            hint = "write null, or leave the column out" if is_nan else "leave the column out, or write it as text"
+            raise _fault(f"{source}:{1 + _lines_of(scratch)}", f"`{column}` holds {found}", hint) from None
+        scratch.write(text.encode("utf-8", "surrogatepass") + b"\n")
+
+
+def _as_text(value: Any) -> str:
+    """Dates, decimal numbers and the like as people write them.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(value, date | time | timedelta | Decimal | UUID):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False, default=_as_text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _kind_inside(value: Any) -> str:
+    """The type of what JSON cannot hold, in a value."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    found = next((v for v in inside if not _is_json(v)), None)
+    return _kind_inside(found) if found is not None else type(value).__name__
 
 
 def _lines_of(scratch: BinaryIO) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.errors import shown
+
 Message = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -16,6 +18,11 @@ ASKING = ("user", "tool")
 """Turns that the assistant answers."""
 FOREIGN_ROLES = {"human": "user", "gpt": "assistant"}
 """Of rows with `from` and `value`."""
+_MEANT = {role: role for role in ROLES} | {
+    **FOREIGN_ROLES,
+    **dict.fromkeys(("bot", "ai", "model", "chatgpt", "agent"), "assistant"),
+    "function": "tool",
+}
 
 
 class MessageError(ValueError):
@@ -84,15 +91,21 @@ def _message(entry: Any, name: str) -> Message:
         role = FOREIGN_ROLES.get(str(entry["from"]), entry["from"])
         entry = {"role": role, "content": entry["value"]}
     if "role" not in entry:
-        raise MessageError(f"`{name}` has no role, expected one of {', '.join(ROLES)}")
+        there = ", ".join(map(repr, entry)) or "nothing"
+        raise MessageError(f"`{name}` has no role, found {there}", f"expected one of {', '.join(ROLES)}")
     role = entry["role"]
     if not isinstance(role, str) or role not in ROLES:
-        raise MessageError(f"`{name}.role` is {role!r}, expected one of {', '.join(ROLES)}")
+        what = f"`{name}.role` is {shown(role)}, expected one of {', '.join(ROLES)}"
+        meant = _MEANT.get(str(role).lower())
+        raise MessageError(what, f"did you mean `{meant}`?" if meant else "")
     if entry.get("content") is None and entry.get("tool_calls"):
         return {**entry, "content": ""}
     if "content" not in entry:
-        raise MessageError(f"`{name}` has no content")
-    return {**entry, "content": _text(entry["content"], f"{name}.content")}
+        raise MessageError(f"`{name}` has no content, expected text or a list of text parts")
+    content = _text(entry["content"], f"{name}.content")
+    if not content and role == "user":
+        raise MessageError(f"`{name}.content` is empty, expected text")
+    return {**entry, "content": content}
 
 
 def _text(content: Any, name: str) -> str:
@@ -133,7 +146,9 @@ def _with_answers(turns: list[Message]) -> dict[str, Any]:
         raise MessageError("`messages` has no turn of the assistant to imitate")
     first = roles.index("assistant")
     if not any(role in ASKING for role in roles[:first]):
-        raise MessageError("`messages` has a turn of the assistant before any of the user")
+        raise MessageError(
+            "`messages` has a turn of the assistant before any of the user", "begin with the turn that it answers"
+        )
     last = len(roles) - 1 - roles[::-1].index("assistant")
     return {"prompt": turns[:first], "messages": turns[: last + 1]}
 
@@ -164,5 +179,7 @@ def kind(value: Any) -> str:
     >>> kind(None), kind(3), kind([])
     ('null', 'a number', 'a list')
     """
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    names = {dict: "an object", list: "a list", str: "text", type(None): "null"}
     return names.get(type(value), "a number")

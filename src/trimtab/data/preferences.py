@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trimtab.data.columns import ColumnError, proposal
 from trimtab.data.messages import ASKING, Message, MessageError, arranged, checked, has_half_a_pair, kind
+from trimtab.errors import shown
 
 PAIR = ("prompt", "chosen", "rejected")
 LABELLED = ("prompt", "completion", "label")
@@ -37,7 +39,7 @@ def arranged_pair(values: Mapping[str, Any]) -> dict[str, Any]:
     if missing := [name for name in wanted if name not in found]:
         there = ", ".join(f"`{name}`" for name in values)
         what = f"a pair has `prompt`, `chosen` and `rejected`; no {' and no '.join(f'`{m}`' for m in missing)}, found {there}"
-        raise MessageError(what, f"{EXAMPLE}; for other names data.columns: {{{missing[0]}: ...}}")
+        raise ColumnError(what, f"{EXAMPLE}; for other names {proposal(missing, list(values))}")
     found["margin"] = _margin(found.get("margin"))
     if is_dialogue:
         return found | _of_dialogues(found)
@@ -58,14 +60,14 @@ def arranged_label(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "label" not in values:
         there = ", ".join(f"`{name}`" for name in values)
-        example = (
-            'such as {"prompt": "2+2=", "completion": "4", "label": true}; for another name data.columns: {label: ...}'
-        )
-        raise MessageError(f"no column `label`, found {there}", example)
+        example = 'such as {"prompt": "2+2=", "completion": "4", "label": true}; for another name '
+        raise ColumnError(f"no column `label`, found {there}", example + proposal(["label"], list(values)))
     given = values["label"]
-    label = LABELS.get(given.strip().lower() if isinstance(given, str) else given) if _is_plain(given) else None
+    label = LABELS.get(given.strip().lower() if isinstance(given, str) else given) if _is_shown(given) else None
     if label is None:
-        raise MessageError(f"`label` is {given!r}, expected true or false (1, 0, 'true' and 'false' are read as well)")
+        raise MessageError(
+            f"`label` is {shown(given)}, expected true or false (1, 0, 'true' and 'false' are read as well)"
+        )
     return {**arranged(values, with_answers=True), "label": label}
 
 
@@ -79,7 +81,7 @@ def remarks(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _is_plain(value: Any) -> bool:
+def _is_shown(value: Any) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
@@ -99,7 +101,7 @@ def _margin(given: Any) -> float | None:
         return None
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not math.isfinite(given) or given < 0:
-        raise MessageError(f"`margin` is {given!r}, expected a number of at least 0")
+        raise MessageError(f"`margin` is {shown(given)}, expected a number of at least 0")
     return float(given)
 
 
@@ -172,6 +174,6 @@ def _must_be_text(value: Any, name: str) -> None:
     if not isinstance(value, str):
         raise MessageError(f"`{name}` is {kind(value)}, expected text or messages")
     if name == "prompt" and not value:
-        raise MessageError("`prompt` is empty")
+        raise MessageError("`prompt` is empty, expected text")
     if has_half_a_pair(value):
         raise MessageError(f"`{name}` has half a surrogate pair, which is no character")

@@ -11,15 +11,21 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
-from trimtab.data import builtin, files, formats, preferences
+from trimtab import not_json
+from trimtab.data import beginnings, builtin, files, formats, preferences
+from trimtab.data.columns import ColumnError, missing
 from trimtab.data.messages import MessageError, arranged, has_half_a_pair, kind
 from trimtab.errors import DataError, Finding
 
 MAX_FINDINGS = 20
+MAX_LACKING = 1000
+"""So many rows that lack a column are counted; then no more is read."""
 MAX_INTEGER = (1 << 63) - 1
+MAX_DEPTH = 64
+"""Lists and objects in each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +165,8 @@ class _Reader:
         self.columns = columns
         self.required = required
         self.findings: list[Finding] = []
+        self._lacking: dict[tuple[str, str], tuple[int, int]] = {}
+        """What a missing column is said with -> its place among the findings, and how many rows have the same fault."""
         self._has_columns = True
         self._decoder = json.JSONDecoder(
             object_pairs_hook=_without_duplicates,
@@ -182,19 +190,28 @@ class _Reader:
                 index.starts.append(start)
                 index.sizes.append(len(raw))
                 index.lines.append(number)
-            if len(self.findings) >= MAX_FINDINGS or len(index.starts) == first:
+            lacking = sum(count for _, count in self._lacking.values())
+            if len(self.findings) >= MAX_FINDINGS or lacking >= MAX_LACKING or len(index.starts) == first:
                 break
         if self.findings:
-            raise DataError(self.findings[:MAX_FINDINGS])
+            raise DataError(self._told())
         if not index.starts:
             _refuse(f"{self.source}:1", "has no rows", "expected one JSON object a line")
         return Rows(self, opened.stored, index, range(len(index.starts)))
 
+    def _told(self) -> list[Finding]:
+        """The findings as they are shown: a column that several rows lack is one of them."""
+        found = list(self.findings)
+        for place, count in self._lacking.values():
+            if count > 1:
+                more = f"{'more than ' if count >= MAX_LACKING else ''}{count - 1:,} more row{'s' if count > 2 else ''}"
+                found[place] = replace(found[place], what=f"{found[place].what} (so too in {more})")
+        return found[:MAX_FINDINGS]
+
     def _lines(self, stored: files.Stored) -> Iterator[tuple[int, bytes]]:
-        for start, raw in stored.lines():
-            if start == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                _refuse(f"{self.source}:1:1", "is UTF-16", f"convert it: iconv -f UTF-16 -t UTF-8 {self.source}")
-            yield start, raw
+        if self._has_columns and (other := beginnings.refused(self.source, stored.beginning(beginnings.LOOKED_AT))):
+            _refuse(f"{self.source}:1:1", other.what, other.hint)
+        yield from stored.lines()
 
     def _find(self, line: int, what: str, hint: str = "", column: int | None = None) -> None:
         place = f"{self.source}:{line}" + (f":{column}" if column and self._has_columns else "")
@@ -206,19 +223,55 @@ class _Reader:
         values = self.parsed(line, raw)
         if not isinstance(values, dict):
             if len(self.findings) == before:
-                self._find(line, f"expected a JSON object, found {kind(values)}")
+                of_objects = isinstance(values, list) and values and isinstance(values[0], dict)
+                hint = f"let the file's name end in .json, or: jq -c '.[]' {self.source} > NEW.jsonl"
+                self._find(line, f"expected a JSON object, found {kind(values)}", hint if of_objects else "")
             return None
         named = self.renamed(values)
         if counts is not None:
             counts[formats.name_of(named)] += 1
         try:
+            self._refuse_depth(raw, values)
             named = self._arranged(named)
+            self._refuse_missing(named, values)
+        except ColumnError as fault:
+            self._find_once(line, fault)
+            return None
         except MessageError as fault:
             self._find(line, fault.what, fault.hint)
             return None
         for name in () if self.required == preferences.PAIR else self.required:
-            self._check(line, name, named, values)
+            self._check(line, name, named)
         return named if len(self.findings) == before else None
+
+    def _find_once(self, line: int, fault: ColumnError) -> None:
+        place, count = self._lacking.get((fault.what, fault.hint), (len(self.findings), 0))
+        if count == 0:
+            self._find(line, fault.what, fault.hint)
+        self._lacking[fault.what, fault.hint] = (place, count + 1)
+
+    def _refuse_depth(self, raw: bytes, values: dict[str, Any]) -> None:
+        """
+        Raises:
+            MessageError: with the first column that is nested more deeply than can be gone through.
+        """
+        if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+            for name, value in values.items():
+                if _depth(value) >= MAX_DEPTH:
+                    raise MessageError(*_too_deep(f"`{name}` is"))
+
+    def _refuse_missing(self, named: dict[str, Any], values: dict[str, Any]) -> None:
+        """
+        Raises:
+            ColumnError: with every column that is missing.
+        """
+        if self.required == preferences.PAIR or isinstance(named.get("prompt"), list):
+            lacking = [name for name in self.required if name == "completion" and not {name, "messages"} & named.keys()]
+            lacking = [] if self.required == preferences.PAIR else lacking
+        else:
+            lacking = [name for name in self.required if name not in named]
+        if lacking:
+            raise missing(lacking, list(values), called=self.columns)
 
     def _arranged(self, values: dict[str, Any]) -> dict[str, Any]:
         values = formats.adapted(values, as_pair=self.required == preferences.PAIR)
@@ -232,20 +285,20 @@ class _Reader:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            byte = f"0x{raw[error.start]:02x}"
-            hint = f"convert it, such as: iconv -f GBK -t UTF-8 {self.source}"
-            return self._find(line, f"not UTF-8: byte {byte} at offset {error.start} of the line", hint)
+            return self._find(line, *not_json.not_utf8(raw, error, self.source))
         try:
             start = len(text) - len(text.lstrip())
             value, end = self._decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            return self._find(line, f"not JSON: {error.msg}", column=error.colno)
+            fault = not_json.explained(text, error)
+            return self._find(line, f"not JSON: {fault.what}", fault.hint, fault.column)
         except RecursionError:
-            return self._find(line, "nested too deeply")
+            return self._find(line, *_too_deep("is"))
         except ValueError as error:
             return self._find(line, str(error))
-        if rest := text[end:].strip():
-            return self._find(line, f"more than one value on the line: {rest[:40]!r} follows", column=end + 1)
+        if text[end:].strip():
+            what, hint = not_json.following(text[end:], self.source)
+            return self._find(line, what, hint, end + 1)
         return value
 
     def renamed(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -253,21 +306,38 @@ class _Reader:
         taken = {*self.columns, *self.columns.values()}
         return named | {name: value for name, value in values.items() if name not in taken}
 
-    def _check(self, line: int, name: str, named: dict[str, Any], values: dict[str, Any]) -> None:
-        if name == "label" or (isinstance(named.get("prompt"), list) and (name == "prompt" or "messages" in named)):
+    def _check(self, line: int, name: str, named: dict[str, Any]) -> None:
+        is_dialogue = isinstance(named.get("prompt"), list)
+        if name == "completion" and is_dialogue and "messages" in named and self.required != preferences.LABELLED:
+            last = named["messages"][-1]
+            if not last["content"] and not last.get("tool_calls"):
+                return self._find(line, "the last turn of the assistant is empty, expected text")
+        if name == "label" or (is_dialogue and (name == "prompt" or "messages" in named)):
             return None  # checked already
-        if name not in named:
-            wanted = self.columns.get(name, name)
-            hint = f"name the column that holds it: data.columns: {{{name}: ...}}"
-            return self._find(line, f"no column `{wanted}`, found {', '.join(map(repr, values))}", hint)
         value = named[name]
         if not isinstance(value, str):
             return self._find(line, f"`{name}` is {kind(value)}, expected text or messages")
         if not value and not (name == "completion" and self.required == preferences.LABELLED):
-            return self._find(line, f"`{name}` is empty")
+            return self._find(line, f"`{name}` is empty, expected text")
         if has_half_a_pair(value):
             return self._find(line, f"`{name}` has half a surrogate pair, which is no character")
         return None
+
+
+def _too_deep(of: str) -> tuple[str, str]:
+    return (
+        f"{of} nested more than {MAX_DEPTH} levels deep",
+        "a row holds text, numbers, and lists and objects of a few levels",
+    )
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects are in each other, at most `MAX_DEPTH`."""
+    level, inside = 0, [value]
+    while level < MAX_DEPTH and (inside := [v for v in inside if isinstance(v, dict | list)]):
+        inside = [member for v in inside for member in (v.values() if isinstance(v, dict) else v)]
+        level += 1
+    return level
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

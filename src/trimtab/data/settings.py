@@ -47,6 +47,9 @@ class Data:
     as_chat: bool = False
     """Put prompts that are text into the tokenizer's chat template, as a turn of the user; false takes them as they
     stand. Messages always go through the template."""
+    packing: bool = False
+    """Lay the rows of a pass end to end in fewer, none of which sees another: less padding to compute. Losses, their
+    denominators and what is recorded stay as they are."""
     shuffle: bool = True
     """A new order every epoch; false keeps the file's."""
     seed: int = 0

@@ -25,10 +25,10 @@ def folder_of(place: str, key: str) -> Path | None:
     Raises:
         ModelError: an adapter without readable weights.
     """
-    from transformers.utils.peft_utils import find_adapter_config_file
-
     if Path(place).exists():
         return Path(place) if is_adapter(place) else None
+    from transformers.utils.peft_utils import find_adapter_config_file
+
     try:
         found = find_adapter_config_file(place)
     except Exception:  # the hub's fault, if it is one, is told by whoever reads the model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ def directory_of(name: str, key: str = "policy.model") -> str:
     path = Path(name).expanduser()
     if (path / "run.json").is_file():
         final = path / "final"
+        if not final.is_dir() and _has_ended(path / "run.json"):
+            raise ModelError(
+                f"{key}: the weights of {name} are encrypted; `trimtab export {name} --to DIR`, which has its key, makes a "
+                "plain model directory"
+            )
         if not final.is_dir():
             raise ModelError(
                 f"{key}: {name} is a run that has not finished; it has no `final/` yet. "
@@ -39,6 +44,14 @@ def directory_of(name: str, key: str = "policy.model") -> str:
             )
         return str(final)
     return str(path) if name.startswith("~") else name
+
+
+def _has_ended(facts: Path) -> bool:
+    """Whether a run says of which step its `final/` is."""
+    try:
+        return json.loads(facts.read_bytes()).get("final_step") is not None
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def checked_name(name: str, key: str) -> str:
@@ -49,11 +62,33 @@ def checked_name(name: str, key: str) -> str:
     """
     from trimtab.models import builtin
 
+    if not name or name != name.strip():
+        raise ModelError(f"{key}: {name!r} is no name; expected a directory, a hub id, a run or `{builtin.NAME}`")
+    if "://" in name:
+        raise ModelError(f"{key}: {name} is an address; give the hub id, such as org/name, or a directory")
     if name.startswith("builtin:") and name != builtin.NAME:
         raise ModelError(f"{key}: {name}, but the only built-in model is `{builtin.NAME}`")
     place = directory_of(name, key)
     _refuse_what_is_not_a_model(place, key)
+    _refuse_what_is_spoilt(place, key)
     return place
+
+
+def _refuse_what_is_spoilt(place: str, key: str) -> None:
+    """What means harm, and a configuration that cannot be one.
+
+    Raises:
+        ModelError: of a directory without harm that is spoilt, everything that is wrong with it.
+    """
+    from trimtab.models import headers, inspection
+
+    try:
+        inspection.refuse_harm(place, key)
+    except ModelError:
+        if not inspection.leads_out(place):
+            headers.refuse(place, key)
+        raise
+    headers.refuse_configuration(place, key)
 
 
 def _refuse_what_is_not_a_model(place: str, key: str) -> None:
@@ -67,7 +102,7 @@ def _refuse_what_is_not_a_model(place: str, key: str) -> None:
         )
     if gguf.is_gguf(place) and not path.is_file():
         raise ModelError(f"{key}: {place} does not exist; a GGUF file of a hub must be downloaded first")
-    looks_local = place.startswith((".", "/", "~")) or (os.sep in place.strip(os.sep) and path.parent.is_dir())
+    looks_local = place.startswith(("./", "../", "/", "~")) or place.count("/") > 1
     if path.is_file() and not gguf.is_gguf(place):
         raise ModelError(f"{key}: {place} is a file; expected a directory, a hub id or a file that ends in .gguf")
     if path.is_dir() and not (path / "config.json").is_file() and not adapters.is_adapter(place):
@@ -76,8 +111,10 @@ def _refuse_what_is_not_a_model(place: str, key: str) -> None:
         raise ModelError(
             f"{key}: {place} has no config.json; expected a Hugging Face model directory or a finished run{hint}"
         )
-    if looks_local and not path.exists() and place.count("/") != 1:
-        raise ModelError(f"{key}: {place} does not exist")
+    if looks_local and not path.exists():
+        raise ModelError(
+            f"{key}: {place} does not exist; expected a directory with a model, a hub id or a finished run"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- loading
@@ -100,10 +137,11 @@ def _load(name: str, seed: int, key: str, above: tuple[str, ...]) -> LoadedModel
     """`above`: the adapters on the way here, since an adapter's base may be an adapter."""
     from transformers.utils import logging
 
-    from trimtab.models import adapters, builtin, gguf
+    from trimtab.models import adapters, builtin, gguf, headers
 
     logging.disable_progress_bar()
     place = checked_name(name, key)
+    headers.refuse(place, key)
     if name == builtin.NAME:
         model, tokenizer = builtin.model(seed), builtin.tokenizer()
     elif gguf.is_gguf(place):
@@ -144,11 +182,13 @@ def load_tokenizer(name: str, *, key: str = "policy.model") -> Any:
 
 
 def _tokenizer_of(name: str, key: str, above: tuple[str, ...]) -> Any:
-    from trimtab.models import adapters, builtin, gguf
+    from trimtab.models import adapters, builtin, gguf, headers
 
     if name == builtin.NAME:
         return builtin.tokenizer()
     place = directory_of(name, key)
+    _refuse_what_is_spoilt(place, key)
+    headers.refuse_tokenizer(place, key)
     if gguf.is_gguf(place):
         return _with_padding(gguf.load_tokenizer(place, key))
     folder = adapters.folder_of(place, key)

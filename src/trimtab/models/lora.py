@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trimtab.errors import ModelError
 from trimtab.models.settings import Lora
@@ -99,17 +99,21 @@ class Adapter:
             for layer in self.layers:
                 layer.enable_adapters(True)
 
-    def save(self, directory: Path) -> None:
-        """The adapter alone."""
+    def writer(self, take: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Callable[[Path], None]:
+        """What writes the adapter alone into a directory, from what `take` makes of its weights."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
-        directory.mkdir(parents=True, exist_ok=True)
-        found = get_peft_model_state_dict(self.peft, save_embedding_layers=False)
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
-        save_file(weights, str(directory / WEIGHTS), metadata={"format": "pt"})
-        _write_config(self.config, directory)
-        self.base.save(directory)
+        weights = take(get_peft_model_state_dict(self.peft, save_embedding_layers=False))
+
+        def write(directory: Path) -> None:
+            directory.mkdir(parents=True, exist_ok=True)
+            flat = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+            save_file(flat, str(directory / WEIGHTS), metadata={"format": "pt"})
+            _write_config(self.config, directory)
+            self.base.save(directory)
+
+        return write
 
     def load(self, directory: Path) -> None:
         """Put a saved adapter in the place of the present one.

@@ -143,6 +143,8 @@ class Demand:
     """The model whose trunk the critic copies; None: it has none, or looks at the policy's."""
     reference: Sizes | None = None
     """None too where the reference is the policy with its adapter off."""
+    judges: int = 0
+    """Numbers in the reward models that score completions, frozen, in the precision of the policy."""
     longest: int
     """Tokens of prompt and completion, at most."""
     rows: int
@@ -162,6 +164,8 @@ class Demand:
     """Of a weight of the reference."""
     is_offloaded: bool = False
     """The reference is on the device for its own passes alone."""
+    copies_saved: bool = False
+    """A checkpoint is written beside training, from a copy in the same memory."""
 
     @property
     def micro_batch(self) -> int:
@@ -192,6 +196,10 @@ class Demand:
             found["critic"] = each * float(self.critic_parameters)
         if self.reference is not None and not self.is_offloaded:
             found["reference"] = self._reference_weights()
+        if self.judges:
+            found["rewards"] = self.weight_bytes * float(self.judges)
+        if self.copies_saved:
+            found["saving"] = checkpoint_bytes(self)
         return found
 
     def _reference_weights(self) -> float:
@@ -208,7 +216,6 @@ class Demand:
         if self.rows_at_once:
             cache = cache_bytes(self.policy, self.rows_at_once * self.longest) * self.weight_bytes / FLOAT
             found["rollout"] = cache + 3.0 * FLOAT * (self.rows_at_once * self.policy["vocabulary"])
-        found["saving"] = moment_bytes(self)
         if self.is_offloaded:
             found["reference"] = self._reference_weights()
         return found
@@ -223,11 +230,15 @@ class Demand:
         inputs = float(self.weight_bytes * self.micro_batch * model["layers"] * model["hidden"])
         return inputs + everything / model["layers"]
 
-    def peak(self) -> float:
-        return sum(self.held().values()) + max(self.passing().values())
+    def peak(self, phase: str | None = None) -> float:
+        """Bytes at the most, or in one phase of a step."""
+        passing = self.passing()
+        return sum(self.held().values()) + (passing[phase] if phase else max(passing.values()))
 
 
-def with_settings(demand: Demand, policy: PolicyModel, reference: ReferenceModel, *, device: str) -> Demand:
+def with_settings(
+    demand: Demand, policy: PolicyModel, reference: ReferenceModel, *, device: str, is_saved_beside: bool = False
+) -> Demand:
     """The demand of float32 weights that are all trained, as a configuration's precision, adapter and reference make it."""
     own = policy.lora is not None and reference.model is None
     of_reference = reference.dtype or policy.dtype
@@ -240,6 +251,7 @@ def with_settings(demand: Demand, policy: PolicyModel, reference: ReferenceModel
         reference=None if own else demand.reference,
         reference_bytes=FLOAT if of_reference == "float32" else HALF,
         is_offloaded=reference.offload and device != "cpu" and not own and demand.reference is not None,
+        copies_saved=is_saved_beside and device == "cpu",
     )
 
 
@@ -264,12 +276,6 @@ def cache_bytes(model: Sizes, tokens: int) -> float:
     return 2.0 * FLOAT * model["layers"] * model["kv_heads"] * model["head_size"] * tokens
 
 
-def moment_bytes(demand: Demand) -> float:
-    """What the optimiser holds of each trained number is put together once more when a checkpoint is written."""
-    four, two = demand.trained
-    return 2.0 * FLOAT * four + 3.0 * FLOAT * two
-
-
 def checkpoint_bytes(demand: Demand) -> float:
     """Weights of what is trained, both moments, and the float32 copies of weights of two bytes."""
     four, two = demand.trained
@@ -277,18 +283,44 @@ def checkpoint_bytes(demand: Demand) -> float:
 
 
 def available_bytes(device: str) -> tuple[float, float]:
-    """(free, total) bytes that this process may use on a device, a container's limit included."""
+    """(free, total) bytes that this process may use on a device, a container's and its own limit included."""
+    free, total, _ = tightest(device)
+    return free, total
+
+
+def tightest(device: str) -> tuple[float, float, str]:
+    """(free, total, whose) bytes of what leaves this process the least: computer, container, its own limits; or the GPU."""
     if device == "cuda":
         import torch
 
-        on_device = torch.cuda.mem_get_info()
-        return float(on_device[0]), float(on_device[1])
+        free, total = torch.cuda.mem_get_info()
+        return float(free), float(total), "the GPU"
     import psutil
 
     memory = psutil.virtual_memory()
-    free, total = float(memory.available), float(memory.total)
+    found = [(float(memory.available), float(memory.total), "the computer")]
     limit, used = _container()
-    return (min(free, limit - used), limit) if limit < total else (free, total)
+    if limit < memory.total:
+        found.append((limit - used, limit, "the container"))
+    return min([*found, *_own_limits()])
+
+
+def _own_limits() -> list[tuple[float, float, str]]:
+    """Of `ulimit -v` and `ulimit -d`: address space, and what of it is data; both count what is only reserved."""
+    import resource
+
+    try:
+        pages = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return []
+    used = {"v": (resource.RLIMIT_AS, float(pages[0])), "d": (resource.RLIMIT_DATA, float(pages[5]))}
+    found = []
+    for letter, (which, count) in used.items():
+        limit = resource.getrlimit(which)[0]
+        if limit != resource.RLIM_INFINITY:
+            free = max(0.0, limit - count * resource.getpagesize())
+            found.append((free, float(limit), f"this process (ulimit -{letter})"))
+    return found
 
 
 def _container() -> tuple[float, float]:
@@ -303,28 +335,49 @@ def _container() -> tuple[float, float]:
         return float("inf"), 0.0
 
 
-def smallest_change(demand: Demand, room: float, *, group_size: int) -> str:
-    """What to set so that a run fits into `room` bytes: at each turn the mildest change to what is the largest."""
+def bytes_in_words(size: float) -> str:
+    """
+    >>> bytes_in_words(13.1e6), bytes_in_words(2**31), bytes_in_words(512000)
+    ('12.5 MiB', '2.0 GiB', '500.0 KiB')
+    """
+    for unit, least in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= least:
+            return f"{size / least:,.1f} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def smallest_change(demand: Demand, room: float, *, group_size: int, phase: str | None = None) -> str:
+    """What to set so that a run fits into `room` bytes: at each turn the mildest change to what is the largest.
+
+    Args:
+        demand: of the run as it is.
+        room: for what is held and what passes.
+        group_size: completions of a prompt.
+        phase: of `Demand.passing`, the only one that matters; None for whichever is the largest.
+    """
     settings: dict[str, str] = {}
-    while demand.peak() > room:
-        changed = _milder(demand, room, group_size)
+    while demand.peak(phase) > room:
+        changed = _milder(demand, room, group_size, phase)
         if changed is None:
-            least = sum(demand.held().values()) + demand.passing()["saving"]
+            least = sum(demand.held().values())
             adapter = "" if demand.adapter is not None else "policy.lora={rank: 16}, "
             return (
-                f"the model alone takes {least / 2**30:,.1f} GiB: {adapter}a smaller policy.model, or a larger machine"
+                f"the model alone takes {bytes_in_words(least)}: {adapter}a smaller policy.model, or a larger machine"
             )
         key, value, demand = changed
         settings[key] = value
     words = " ".join(f"{key}={value}" for key, value in settings.items())
-    is_neutral = set(settings) <= {"train.micro_batch_tokens", "policy.gradient_checkpointing"}
+    is_neutral = set(settings) <= {"checkpoint.async", "train.micro_batch_tokens", "policy.gradient_checkpointing"}
     return f"set {words}" + (", which changes speed and memory but not the result" if is_neutral else "")
 
 
-def _milder(demand: Demand, room: float, group_size: int) -> tuple[str, str, Demand] | None:
+def _milder(demand: Demand, room: float, group_size: int, phase: str | None = None) -> tuple[str, str, Demand] | None:
     """(key, value, the demand with it), or None if only another model would help."""
     passing = demand.passing()
-    if sum(demand.held().values()) + passing["saving"] > room:
+    held = demand.held()
+    if demand.copies_saved and (sum(held.values()) > room or held["saving"] >= max(passing.values())):
+        return "checkpoint.async", "false", replace(demand, copies_saved=False)
+    if sum(held.values()) > room:
         if demand.critic is not None:
             return "value.model", "shared", replace(demand, critic=None)
         if demand.reference is not None and demand.reference_bytes == FLOAT:
@@ -332,7 +385,7 @@ def _milder(demand: Demand, room: float, group_size: int) -> tuple[str, str, Dem
         if demand.reference is not None:
             return "kl.coef", "0", replace(demand, reference=None)
         return None
-    update = passing["update"] >= passing.get("rollout", 0.0)
+    update = phase == "update" if phase else passing["update"] >= passing.get("rollout", 0.0)
     if update and demand.micro_batch > demand.longest:
         tokens = max(demand.micro_batch // 2, demand.longest)
         return "train.micro_batch_tokens", str(tokens), replace(demand, micro_batch_tokens=tokens)

@@ -20,6 +20,7 @@ from trimtab.models.loading import (
     load_tokenizer,
     with_tokenizer,
 )
+from trimtab.models.packing import states_of
 from trimtab.types import Batch
 
 __all__ = [
@@ -61,10 +62,9 @@ def _decoder(model: Any) -> Any:
     return get() if get is not None else None
 
 
-def hidden_states(model: Any, tokens: Tensor) -> Tensor:
-    """[B, S, d] of the trunk for right-padded rows. No attention mask: what is causal never looks at padding behind."""
-    found: Tensor = trunk_of(model)(input_ids=tokens, use_cache=False).last_hidden_state
-    return found
+def hidden_states(model: Any, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """[B, S, d] of the trunk for right-padded rows, packed if their `lengths` [B] are given."""
+    return states_of(trunk_of(model), tokens, lengths)
 
 
 def completion_states(hidden: Tensor, batch: Batch) -> Tensor:

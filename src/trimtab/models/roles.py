@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.models import policy as policies
-from trimtab.models import recomputation
+from trimtab.models import recomputation, saving
 from trimtab.models.lora import Adapter
 from trimtab.models.precision import Precision
 from trimtab.models.reference import Reference
@@ -42,6 +42,7 @@ class InProcessModels:
         precision: Precision | None = None,
         adapter: Adapter | None = None,
         gradient_checkpointing: bool = False,
+        packing: bool = False,
     ) -> None:
         """
         Args:
@@ -53,6 +54,7 @@ class InProcessModels:
             precision: of all passes of policy and critic.
             adapter: saved instead of the model.
             gradient_checkpointing: for passes with gradient.
+            packing: rows of a pass are laid end to end in fewer.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -60,6 +62,8 @@ class InProcessModels:
         self.critic = critic
         self.precision = precision or Precision()
         self.adapter = adapter
+        self.packing = packing
+        self._tokenizer_files = saving.TokenizerFiles(tokenizer)
         self._head = policies.head_of(model)
         self.reference = _as_reference(reference)
         self._recomputed: list[nn.Module] = []
@@ -86,27 +90,41 @@ class InProcessModels:
         with self.passes(), recomputation.recomputing(self._recomputed if torch.is_grad_enabled() else []):
             return self._forward(batch, need)
 
+    def _lengths(self, batch: Batch) -> Tensor | None:
+        """What rows are packed by, if they are."""
+        return batch.lengths if self.packing else None
+
     def _temperature(self, need: Need) -> float:
         """Rows that were not sampled are judged by the distribution as it is."""
         return 1.0 if need & READ else self.temperature
 
     def _forward(self, batch: Batch, need: Need) -> Policy:
-        hidden = policies.hidden_states(self.model, batch.tokens)
+        hidden = policies.hidden_states(self.model, batch.tokens, self._lengths(batch))
         with_gradient = Need.ENTROPY in need
         log_probs, entropy = self._log_probs(
             hidden, batch, self._temperature(need), entropy_with_gradient=with_gradient
         )
         values = None
         if self.critic is not None and Need.VALUES in need:
-            values = values_of(self.critic.hidden_states(batch.tokens, hidden), self.critic.head, batch)
+            states = self.critic.hidden_states(batch.tokens, hidden, self._lengths(batch))
+            values = values_of(states, self.critic.head, batch)
         return Policy(loss_mask=batch.loss_mask, log_probs=log_probs, entropy=entropy, values=values)
 
     @torch.no_grad()
-    def freeze(self, batch: Batch, need: Need) -> Frozen:
+    def freeze(self, batch: Batch, need: Need, *, is_evaluated: bool = False) -> Frozen:
+        """As the port says.
+
+        Args:
+            is_evaluated: the rows are a pass that every evaluation makes, and the reference is asked as the policy is.
+        """
         reference = None
         if Need.REFERENCE in need and self.reference is not None:
             reference = self.reference.log_probs(
-                batch, vocabulary=self._vocabulary, temperature=self._temperature(need)
+                batch,
+                vocabulary=self._vocabulary,
+                temperature=self._temperature(need),
+                is_read=bool(need & READ),
+                is_evaluated=is_evaluated,
             )
         with self.passes():
             return self._freeze(batch, need, reference)
@@ -115,11 +133,11 @@ class InProcessModels:
         old = values = bootstrap = hidden = None
         shares_trunk = self.critic is not None and self.critic.trunk is None
         if Need.OLD_LOG_PROBS in need or (Need.VALUES in need and shares_trunk):
-            hidden = policies.hidden_states(self.model, batch.tokens)
+            hidden = policies.hidden_states(self.model, batch.tokens, self._lengths(batch))
         if Need.OLD_LOG_PROBS in need and hidden is not None:
             old, _ = self._log_probs(hidden, batch, self._temperature(need))
         if Need.VALUES in need and self.critic is not None:
-            states = self.critic.hidden_states(batch.tokens, hidden)
+            states = self.critic.hidden_states(batch.tokens, hidden, self._lengths(batch))
             values = values_of(states, self.critic.head, batch)
             bootstrap = bootstrap_of(states, self.critic.head, batch)
         return Frozen(
@@ -157,7 +175,7 @@ class InProcessModels:
                 return self._head(hidden)
 
         with self.passes():
-            hidden = policies.hidden_states(self.model, batch.tokens)
+            hidden = policies.hidden_states(self.model, batch.tokens, self._lengths(batch))
         return self.reference.js(batch, hidden, head, vocabulary=self._vocabulary)
 
     def parameters(self) -> Mapping[str, list[nn.Parameter]]:
@@ -176,31 +194,37 @@ class InProcessModels:
     def weights_sum(self) -> str:
         return sum_of(self.named_parameters().values())
 
+    def writer(self, *, is_copied: bool = False, policy_only: bool = False) -> saving.Write:
+        take: saving.Take = saving.copied if is_copied else saving.as_they_are
+        parts = {"policy": saving.policy_writer(self.model, self._tokenizer_files, self.adapter, take)}
+        if self.critic is not None and not policy_only:
+            parts["value"] = self.critic.writer(take)
+
+        def write(directory: Path) -> None:
+            for name, part in parts.items():
+                part(directory / name)
+
+        return write
+
     def save(self, directory: Path) -> None:
-        self.save_policy(directory / "policy")
-        if self.critic is not None:
-            self.critic.save(directory / "value")
-        if self.reference is not None and self.reference.cache is not None:
-            self.reference.cache.save(directory / "reference")
+        self.writer()(directory)
 
     def save_policy(self, directory: Path) -> None:
         """The policy as a Hugging Face directory, tokenizer and all; of one with an adapter, the adapter alone."""
-        directory.mkdir(parents=True, exist_ok=True)
-        if self.adapter is not None:
-            self.adapter.save(directory)
-        else:
-            self.model.save_pretrained(str(directory))
-        self.tokenizer.save_pretrained(str(directory))
+        saving.policy_writer(self.model, self._tokenizer_files, self.adapter, saving.as_they_are)(directory)
 
     def load(self, directory: Path) -> None:
         if self.adapter is not None:
             self.adapter.load(directory / "policy")
         else:
             _put(self.model, directory / "policy")
-        if self.critic is not None:
+        if self.critic is not None and (directory / "value").is_dir():  # there is none of a run without a critic
             self.critic.load(directory / "value")
+
+    def close(self) -> None:
+        """What was computed of the reference is made durable, for other runs."""
         if self.reference is not None and self.reference.cache is not None:
-            self.reference.cache.load(directory / "reference")
+            self.reference.cache.flush()
 
 
 def frozen_copy(model: Any) -> Any:

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import ModelError
-from trimtab.models import adapters, builtin, gguf, loading, recomputation
+from trimtab.models import adapters, builtin, gguf, loading, recomputation, saving
 from trimtab.models.loading import LoadedModel
 from trimtab.models.lora import Adapter, Base
+from trimtab.models.packing import states_of
 from trimtab.models.precision import DTYPES, Precision
 from trimtab.models.weights import faults_of, sum_of
 from trimtab.types import Batch, Frozen, Need, Policy
@@ -47,6 +48,7 @@ class ScoringModels:
         precision: Precision | None = None,
         adapter: Adapter | None = None,
         gradient_checkpointing: bool = False,
+        packing: bool = False,
     ) -> None:
         """
         Args:
@@ -55,11 +57,14 @@ class ScoringModels:
             precision: of all passes.
             adapter: saved instead of the model, the head with it.
             gradient_checkpointing: for passes with gradient.
+            packing: rows of a pass are laid end to end in fewer.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.precision = precision or Precision()
         self.adapter = adapter
+        self.packing = packing
+        self._tokenizer_files = saving.TokenizerFiles(tokenizer)
         self._recomputed = recomputation.enable(model.base_model) if gradient_checkpointing else []
 
     @property
@@ -72,7 +77,7 @@ class ScoringModels:
 
     def forward(self, batch: Batch, need: Need) -> Policy:
         with self.passes(), recomputation.recomputing(self._recomputed if torch.is_grad_enabled() else []):
-            found = scores_at(self.model, batch.tokens, last_counted(batch))
+            found = scores_at(self.model, batch.tokens, last_counted(batch), batch.lengths if self.packing else None)
         return Policy(loss_mask=batch.loss_mask, scores=found)
 
     def freeze(self, batch: Batch, need: Need) -> Frozen:
@@ -87,16 +92,17 @@ class ScoringModels:
     def weights_sum(self) -> str:
         return sum_of(self.named_parameters().values())
 
-    def save(self, directory: Path) -> None:
-        self.save_policy(directory / "policy")
+    def writer(self, *, is_copied: bool = False, policy_only: bool = False) -> saving.Write:
+        take: saving.Take = saving.copied if is_copied else saving.as_they_are
+        policy = saving.policy_writer(self.model, self._tokenizer_files, self.adapter, take)
 
-    def save_policy(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        if self.adapter is not None:
-            self.adapter.save(directory)
-        else:
-            self.model.save_pretrained(str(directory))
-        self.tokenizer.save_pretrained(str(directory))
+        def write(directory: Path) -> None:
+            policy(directory / "policy")
+
+        return write
+
+    def save(self, directory: Path) -> None:
+        self.writer()(directory)
 
     def load(self, directory: Path) -> None:
         if self.adapter is not None:
@@ -110,6 +116,9 @@ class ScoringModels:
             raise ValueError(f"{directory / 'policy'}: the weights do not fit the model: {faults}")
         self.model.load_state_dict(stored.state_dict())
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 # ----------------------------------------------------------------------------------------------------------- scores
 def last_counted(batch: Batch) -> Tensor:
@@ -121,9 +130,9 @@ def last_counted(batch: Batch) -> Tensor:
     return (batch.prompt_lengths + behind - 1).clamp_min(0)
 
 
-def scores_at(model: Any, tokens: Tensor, places: Tensor) -> Tensor:
-    """[B] float32, of rows [B, S] that are padded behind, read at `places` [B]."""
-    hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+def scores_at(model: Any, tokens: Tensor, places: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """[B] float32, of rows [B, S] that are padded behind, read at `places` [B]; packed if their `lengths` are given."""
+    hidden = states_of(model.base_model, tokens, lengths)
     states = hidden[torch.arange(len(tokens), device=hidden.device), places]
     with torch.autocast(hidden.device.type, enabled=False):
         found: Tensor = model.score(states.float()).squeeze(-1)

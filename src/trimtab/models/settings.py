@@ -71,5 +71,5 @@ class ReferenceModel:
     """Of the reference's weights and passes; null: the precision of the policy."""
     offload: bool = False
     """Keep the weights in the computer's memory and on the device only while they are read. No effect without one."""
-    cache: bool = True
-    """Keep the log-probs of rows that a run which reads its data meets again. Completions that are sampled are new."""
+    cache: bool | Annotated[str, MinLen(1)] = True
+    """Keep the log-probs of rows that are read for later epochs and runs: true, in the user's cache; or a directory."""

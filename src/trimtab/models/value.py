@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.models import policy as policies
+from trimtab.models.packing import states_of
 from trimtab.types import Batch
 
 
@@ -49,22 +51,27 @@ class Critic(nn.Module):
         """A head on the policy's own trunk."""
         return cls(policy.config.get_text_config().hidden_size, None)
 
-    def hidden_states(self, tokens: Tensor, policy_hidden: Tensor | None) -> Tensor:
+    def hidden_states(self, tokens: Tensor, policy_hidden: Tensor | None, lengths: Tensor | None = None) -> Tensor:
         if self.trunk is None:
             if policy_hidden is None:
                 raise ValueError("a shared critic needs the policy's hidden states")
             return policy_hidden
-        found: Tensor = self.trunk(input_ids=tokens, use_cache=False).last_hidden_state
-        return found
+        return states_of(self.trunk, tokens, lengths)
 
-    def save(self, directory: Path) -> None:
+    def writer(self, take: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Callable[[Path], None]:
+        """What writes it into a directory, from what `take` makes of its weights."""
         from safetensors.torch import save_file
 
-        directory.mkdir(parents=True, exist_ok=True)
-        weights = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
-        save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
-        if self.trunk is not None:
-            self.trunk.config.save_pretrained(str(directory))
+        weights = take(self.state_dict())
+
+        def write(directory: Path) -> None:
+            directory.mkdir(parents=True, exist_ok=True)
+            flat = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+            save_file(flat, str(directory / "model.safetensors"), metadata={"format": "pt"})
+            if self.trunk is not None:
+                self.trunk.config.save_pretrained(str(directory))
+
+        return write
 
     def load(self, directory: Path) -> None:
         from safetensors.torch import load_file

@@ -28,8 +28,8 @@ SHOWN_CHARACTERS = 500
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 
 Metrics = Mapping[str, float]
-UNSAID = frozenset({"saved"})
-"""Events of everyday work: they stand in the journal and would only push the figures off the screen."""
+UNSAID = frozenset({"saved", "save failed", "samples failed"})
+"""Events of everyday work, which would only push the figures off the screen, and those that a line tells anyway."""
 
 
 class LiveView:
@@ -78,6 +78,10 @@ class LiveView:
     def event(self, kind: str, **facts: Any) -> None:
         """Print something that is not a step, on a line of its own (above the panel)."""
         if kind in UNSAID:
+            return
+        if kind == "alarm":
+            word = "ALARM" if facts["level"] == "act" else "warning"
+            self._print(f"{word}  step {facts['step']}  {facts['rule']}: {facts['text']}")
             return
         said = "  ".join(f"{k} {short(v) if isinstance(v, float) else v}" for k, v in facts.items())
         self._print(f"event  {kind}  {said}".rstrip())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimtab.ports import Recorder
+from trimtab.secrets import redact
 from trimtab.types import StepReport
 
 
@@ -26,7 +27,8 @@ class Recorders:
     def event(self, kind: str, **facts: Any) -> None:
         if self.essential is not None:
             self.essential.event(kind, **facts)
-        self._tell(lambda monitor: monitor.event(kind, **facts))
+        said = {name: redact(value) if isinstance(value, str) else value for name, value in facts.items()}
+        self._tell(lambda monitor: monitor.event(kind, **said))
 
     def close(self) -> None:
         self._tell(lambda monitor: monitor.close())
@@ -41,4 +43,5 @@ class Recorders:
                 self.failed += 1
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__
-                print(f"warning: {name} failed and is switched off: {type(error).__name__}: {error}", file=sys.stderr)
+                what = redact(f"{type(error).__name__}: {error}")
+                print(f"warning: {name} failed and is switched off: {what}", file=sys.stderr)

@@ -163,8 +163,8 @@ def _events(record: RunRecord) -> str:
 
 
 def is_alarming(event: Mapping[str, Any]) -> bool:
-    """Whether an event is bad news, by its name; an early stop by a `finished` event is not."""
-    return bool(_ALARMING.search(str(event.get("event", "")).lower()))
+    """Whether an event is bad news, by its name; an early stop by a `finished` event is not, nor an alarm's end."""
+    return event.get("event") != "alarm over" and bool(_ALARMING.search(str(event.get("event", "")).lower()))
 
 
 def _event_table(events: Sequence[Mapping[str, Any]], record: RunRecord) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from trimtab.assemble import Numerics
 from trimtab.config import RunConfig
 from trimtab.models.memory import TRAINED, Demand, Sizes, cache_bytes, with_settings
+from trimtab.store.retention import most_kept
 from trimtab.types import Need, Schedule
 
 MEASURED_SECONDS = 0.4
@@ -199,6 +200,23 @@ def _head(model: Sizes) -> int:
 
 
 # --------------------------------------------------------------------------------------------------- from a config
+JUDGE = "rewards["
+"""How the roles of reward models begin."""
+
+
+def models_of(config: RunConfig) -> dict[str, tuple[str, str]]:
+    """By role that has weights of its own: the key that names its model, and the model."""
+    found = {"policy": ("policy.model", config.policy.model)}
+    if config.need & Need.VALUES and config.value.model != "shared":
+        found["critic"] = ("value.model", config.value.model or config.policy.model)
+    if config.need & Need.REFERENCE:
+        found["reference"] = ("reference.model", config.reference.model or config.policy.model)
+    for place, spec in enumerate(config.rewards if config.need & Need.ROLLOUTS else ()):
+        if spec.model is not None:
+            found[f"{JUDGE}{place}]"] = (f"{JUDGE}{place}].model", spec.model)
+    return found
+
+
 def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics, *, longest: int) -> Demand:
     """What a configuration wants to hold; `models` are those of the roles that have weights of their own."""
     samples = bool(config.need & Need.ROLLOUTS)
@@ -209,12 +227,14 @@ def demand_of(config: RunConfig, models: Mapping[str, Sizes], numerics: Numerics
         policy=models["policy"],
         critic=models.get("critic"),
         reference=models.get("reference"),
+        judges=sum(m["trunk_parameters"] + m["hidden"] for role, m in models.items() if role.startswith(JUDGE)),
         longest=longest,
         rows=prompts * group,
         rows_at_once=min(max(1, numerics.rollout_rows // group) * group, rows) if samples else 0,
         micro_batch_tokens=numerics.micro_batch_tokens,
     )
-    return with_settings(plain, config.policy, config.reference, device=numerics.device)
+    device, is_beside = numerics.device, config.checkpoint.async_
+    return with_settings(plain, config.policy, config.reference, device=device, is_saved_beside=is_beside)
 
 
 def _completions_read(config: RunConfig) -> int:
@@ -222,12 +242,10 @@ def _completions_read(config: RunConfig) -> int:
     return 2 if config.need & Need.PAIRS else 1
 
 
-def checkpoints_kept(config: RunConfig) -> int:
-    """How many checkpoints a run has at its end, at most: step 0, the kept, the rolling, the best."""
-    settings, steps = config.checkpoint, config.train.max_steps
-    rolling = settings.rolling_every or max(1, steps // 50)
-    kept = min(settings.keep, steps // settings.every) + min(max(settings.rolling_keep, 2), -(-steps // rolling))
-    return 1 + kept + (config.data.validation is not None)
+def checkpoints_kept(config: RunConfig) -> tuple[int, int]:
+    """How many checkpoints a run has at its end, at most: all of them, and those of the policy's weights alone."""
+    is_evaluated = config.data.validation is not None
+    return most_kept(config.checkpoint, config.train.max_steps, is_evaluated=is_evaluated)
 
 
 def time_of(
@@ -256,7 +274,7 @@ def time_of(
         minibatches=config.train.minibatches,
         freezes=bool(config.need & Need.OLD_LOG_PROBS),
         micro_batch_tokens=demand.micro_batch,
-        probe_tokens=config.guard.probe_tokens,
+        probe_tokens=config.probe.probe_tokens,
     )
     phases = step_seconds(work, speed)
     steps = config.train.max_steps

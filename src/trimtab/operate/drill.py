@@ -1,6 +1,7 @@
 """A recovery drill: restore a run's checkpoint in another place, train on, and compare with what the journal says.
 
-The run is only read, so it may be training meanwhile. Only `drill.json`, which the run does not use, is written into it.
+The run is only read, so it may be training meanwhile. Only `drill.json`, which the run does not use, and lines of the
+audit log are written into it.
 """
 
 from __future__ import annotations
@@ -9,26 +10,26 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab import assemble
-from trimtab import config as configs
 from trimtab.errors import GuardError, StorageError, TrimtabError, UserError
-from trimtab.operate import continuing, start
+from trimtab.operate import audited, continuing, start
+from trimtab.operate import changes as changing
 from trimtab.operate.verify import weights_sum
-from trimtab.store import journal, writer
+from trimtab.store import checkpoints, encryption, journal, writer
 from trimtab.store.checkpoints import MANIFEST, CheckpointStore
 from trimtab.store.run_directory import RunDirectory
 from trimtab.store.settings import Checkpoint
 from trimtab.types import StepReport
 
 if TYPE_CHECKING:
-    from trimtab.ports import RunState
+    from trimtab.ports import RunState, Saved
 
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """How far a loss term may be off where equal numbers are not promised."""
@@ -94,12 +95,29 @@ class _OnlyRestoring:
     ) -> float | None:
         return None
 
+    def saves(self) -> Sequence[Saved]:
+        return ()
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+    def figures(self) -> Mapping[str, float]:
+        return {}
+
     def restore(self, state: RunState) -> int | None:
         found: int | None = self.store.restore(state)
         return found
 
-    def newest_good(self) -> int | None:
-        found: int | None = self.store.newest_good()
+    def newest_good(self, *, before: int | None = None) -> int | None:
+        found: int | None = self.store.newest_good(before=before)
+        return found
+
+    def values(self, step: int) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.store.values(step)
+        return found
+
+    def metrics(self, step: int) -> Mapping[str, float]:
+        found: Mapping[str, float] = self.store.metrics(step)
         return found
 
     def best(self) -> int | None:
@@ -162,8 +180,8 @@ def _copied(directory: RunDirectory, scratch: RunDirectory, written: Mapping[int
 def _chosen(directory: RunDirectory, written: Mapping[int, Mapping[str, Any]]) -> Outcome:
     """The newest good checkpoint that has a step behind it in the journal, to compare with."""
     store = CheckpointStore(directory.checkpoints, Checkpoint(), max_steps=1, is_writer=False)
-    faults, good = [], []
-    for step in reversed(store.steps()):
+    faults, good, resumable = [], [], checkpoints.resumable(directory.checkpoints)
+    for step in (step for step in reversed(store.steps()) if resumable.get(step)):
         fault = store.fault(step)
         if fault is not None:
             faults.append(f"checkpoint {step} is damaged: {fault}")
@@ -180,7 +198,10 @@ def _chosen(directory: RunDirectory, written: Mapping[int, Mapping[str, Any]]) -
     for step in dict.fromkeys((good[0], good[-1])):
         place = directory.checkpoints / str(step)
         wanted = written.get(step, {}).get("weights")
-        found = weights_sum(place, json.loads((place / MANIFEST).read_bytes())["files"]) if wanted else None
+        found = None
+        if wanted:
+            with _plain(directory, place) as plain:
+                found = weights_sum(plain, json.loads((place / MANIFEST).read_bytes())["files"])
         if found is not None and found != wanted:
             outcome.findings.append(f"checkpoint {step}: its weights sum to {found}, the journal says {wanted}")
     return outcome
@@ -198,9 +219,15 @@ def _train_again(
     from trimtab.train import loop
     from trimtab.train.control import NoControl
 
-    version = directory.newest_config()
-    config = configs.from_mapping(dict(version["requested"]), folder=Path(version["folder"]))
-    rows = assemble.read_rows(config)
+    version, last = _in_force(directory, written, outcome, last)
+    config = changing.in_force(changing.started_with(version), version.get("changes") or {})
+    told: list[assemble.Admission] = []
+    try:
+        rows = assemble.read_rows(config, tell=told.append)
+    finally:
+        for found in told:
+            details = {"key": found.key, "place": found.place, "allowed": found.is_allowed}
+            audited.note_if_possible(directory, "drill", **details)
     continuing.compare_inputs(rows.fingerprints, assemble.NOTHING, directory, start.COMMAND)
     built = assemble.build(config, scratch, NoControl(), row_sets=rows)
     run, witness = built.run, _Witness()
@@ -222,7 +249,20 @@ def _train_again(
     if run.step < last:
         outcome.findings.append(f"the run ended at step {run.step}; the journal goes on to step {max(written)}")
     if outcome.is_exact and run.step == outcome.newest:
-        _compare_moments(run, directory.checkpoints / str(outcome.newest), outcome)
+        _compare_moments(run, directory, directory.checkpoints / str(outcome.newest), outcome)
+
+
+def _in_force(
+    directory: RunDirectory, written: Mapping[int, Mapping[str, Any]], outcome: Outcome, last: int
+) -> tuple[Mapping[str, Any], int]:
+    """The configuration that the steps behind the checkpoint were trained with, and the last of them that was."""
+    numbers = {step: record["metrics"].get("config/version") for step, record in written.items()}
+    number = numbers.get(outcome.checkpoint + 1)
+    if number is None:
+        return directory.newest_config(), last
+    while numbers.get(last) != number:
+        last -= 1
+    return directory.config_of(int(number)), last
 
 
 def _compared(report: StepReport, wanted: Mapping[str, Any] | None, outcome: Outcome) -> list[str]:
@@ -265,13 +305,20 @@ def _few(ids: Any) -> str:
     return f"{shown}, ..." if len(set(ids)) > 4 else shown
 
 
-def _compare_moments(run: Any, checkpoint: Path, outcome: Outcome) -> None:
+def _plain(directory: RunDirectory, place: Path, names: Sequence[str] = ()) -> AbstractContextManager[Path]:
+    """The files of a checkpoint, decrypted if need be."""
+    vault = encryption.vault_of_run(directory) if encryption.is_encrypted(place) else None
+    return encryption.opened(place, vault, names)
+
+
+def _compare_moments(run: Any, directory: RunDirectory, checkpoint: Path, outcome: Outcome) -> None:
     """The run has come to the newest checkpoint: the optimiser's state must be the one in it."""
     import torch
     from safetensors.torch import load_file
 
     try:
-        wanted = load_file(str(checkpoint / "optimizer.safetensors"))
+        with _plain(directory, checkpoint, ("optimizer.safetensors",)) as plain:
+            wanted = load_file(str(plain / "optimizer.safetensors"))
     except OSError:  # removed meanwhile by the run, which goes on
         return
     found = run.tensors()
@@ -293,6 +340,6 @@ def _write(directory: RunDirectory, outcome: Outcome) -> None:
     success = now if outcome.has_passed else before.get("drill/last_success")
     document = {"drill/last_success": success, "time": now, "passed": outcome.has_passed, **asdict(outcome)}
     try:
-        writer.replace_bytes(directory.drill, json.dumps(document, indent=1).encode())
+        writer.replace_text(directory.drill, json.dumps(document, indent=1))
     except OSError as error:
         raise StorageError(f"cannot write to {directory.drill}: {error.strerror or error}") from error

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import ModelError, StorageError, UserError
+from trimtab.operate import audited
 from trimtab.operate.finish import model_card
-from trimtab.store import writer
+from trimtab.store import encryption, writer
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.run_directory import RunDirectory
 from trimtab.store.settings import Checkpoint
@@ -45,17 +46,20 @@ def export(root: Path, to: Path, *, checkpoint: int | None, dtype: str | None, a
     """
     directory = RunDirectory.existing(root)
     refuse_what_is_there(to)
+    if checkpoint is None and not directory.final.is_dir():
+        checkpoint = directory.facts().get("final_step")  # its weights are encrypted
     source = _source(directory, checkpoint, as_adapter)
     is_adapter = (source / "adapter_config.json").is_file()
     if as_adapter and not is_adapter:
         raise UserError(f"--adapter: {source} holds all weights, not an adapter; leave --adapter out")
     if as_adapter and dtype is not None:
         raise UserError("--dtype is of merged weights; an adapter is written as it was trained: leave one of them out")
-    with written_whole(to) as scratch:
+    audited.note_if_possible(directory, "export", source=str(source), to=str(to.resolve()))
+    with _plain(directory, source) as place, written_whole(to) as scratch:
         if (is_adapter and not as_adapter) or dtype is not None:
-            written = _write_weights(source, scratch, dtype)
+            written = _write_weights(place, scratch, dtype)
         else:
-            shutil.copytree(source, scratch, dirs_exist_ok=True)
+            shutil.copytree(place, scratch, dirs_exist_ok=True)
             written = _dtype_of(scratch)
         if not (scratch / "README.md").exists() and checkpoint is not None:
             writer.write_bytes(scratch / "README.md", model_card(directory, checkpoint).encode())
@@ -84,6 +88,16 @@ def _source(directory: RunDirectory, checkpoint: int | None, as_adapter: bool) -
     if fault is not None:
         raise StorageError(f"--checkpoint: step {checkpoint} is damaged: {fault}; there are: {there}")
     return directory.checkpoints / str(checkpoint) / "policy"
+
+
+@contextmanager
+def _plain(directory: RunDirectory, source: Path) -> Iterator[Path]:
+    """The policy's files in plain: where they are, or decrypted meanwhile."""
+    if not encryption.is_encrypted(source.parent):
+        yield source
+        return
+    with encryption.opened(source.parent, encryption.vault_of_run(directory), (f"{source.name}/",)) as plain:
+        yield plain / source.name
 
 
 def _write_weights(source: Path, scratch: Path, dtype: str | None) -> str:

@@ -8,22 +8,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import MissingExtraError
+from trimtab.errors import MissingExtraError, StorageError
 from trimtab.observe import report
 from trimtab.ports import Checkpoints
-from trimtab.store import journal, writer
+from trimtab.secrets import redact
+from trimtab.store import checkpoints, encryption, journal, writer
 from trimtab.store.recorder import read_samples
 from trimtab.store.run_directory import RunDirectory
 
 
-def write_final(directory: RunDirectory, checkpoints: Checkpoints) -> int | None:
-    """`final/`: the Hugging Face directory of the best checkpoint, else the newest, with a model card; its step."""
-    step = checkpoints.best()
+def write_final(directory: RunDirectory, store: Checkpoints) -> int | None:
+    """`final/`: the Hugging Face directory of the best checkpoint, else the newest, with a model card; its step.
+
+    There is none if the checkpoint is encrypted, since it would hold the weights in plain; `trimtab export` makes one.
+    """
+    step = store.best()
     if step is None:
         return None
     scratch = directory.root / ".final.new"
     if scratch.exists():
         writer.remove_tree(scratch)
+    if encryption.is_encrypted(directory.checkpoints / str(step)):
+        if directory.final.exists():  # of the time before there was a key
+            writer.remove_tree(directory.final)
+        return step
     policy = directory.checkpoints / str(step) / "policy"
     if (policy / "adapter_config.json").is_file():
         from trimtab.models import lora
@@ -31,7 +39,7 @@ def write_final(directory: RunDirectory, checkpoints: Checkpoints) -> int | None
         writer.fill(scratch, lambda to: lora.write_merged(policy, to))
     else:
         writer.copy_tree(policy, scratch)
-    writer.write_bytes(scratch / "README.md", model_card(directory, step).encode())
+    writer.write_bytes(scratch / "README.md", redact(model_card(directory, step)).encode())
     writer.sync(scratch)
     writer.replace_directory(scratch, directory.final)
     return step
@@ -61,7 +69,7 @@ Versions: {", ".join(f"{k} {v}" for k, v in facts.get("versions", {}).items())}.
 def write_report(directory: RunDirectory, *, outcome: str, next_steps: Sequence[str] = ()) -> list[str]:
     """report.html and report.png; what could not be written, in words."""
     record = record_of(directory, outcome=outcome, next_steps=next_steps)
-    writer.replace_bytes(directory.report, report.html(record).encode())
+    writer.replace_text(directory.report, report.html(record))
     try:
         report.png(record, directory.picture)
     except MissingExtraError as error:
@@ -115,21 +123,30 @@ def _facts_shown(facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -
 
 def write_failure(directory: RunDirectory, *, code: int, cause: str, place: str, advice: str) -> None:
     """failure.json: why a command ended with another code than 0, and what to do."""
-    store_steps = [p.name for p in directory.checkpoints.iterdir() if p.name.isdigit()] if directory.exists else []
+    there = checkpoints.resumable(directory.checkpoints)
     document = {
         "code": code,
         "cause": cause,
         "place": place,
-        "last_checkpoint": max(map(int, store_steps), default=None),
+        "last_checkpoint": max((step for step, can_go_on in there.items() if can_go_on), default=None),
         "what_to_do": advice,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     if directory.root.is_dir():
-        writer.replace_bytes(directory.failure, json.dumps(document, indent=1, ensure_ascii=False).encode())
+        writer.replace_text(directory.failure, json.dumps(document, indent=1, ensure_ascii=False))
 
 
 def clear_failure(directory: RunDirectory) -> None:
-    writer.remove_file(directory.failure)
+    """And what a process has left that died while it wrote one.
+
+    Raises:
+        StorageError: it cannot be removed.
+    """
+    try:
+        writer.remove_file(directory.failure)
+        writer.remove_file(writer.scratch_of(directory.failure))
+    except OSError as error:
+        raise StorageError(f"cannot remove {directory.failure}: {error.strerror or error}") from error
 
 
 def outcome_line(directory: RunDirectory) -> str:

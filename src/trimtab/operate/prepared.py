@@ -15,7 +15,7 @@ from trimtab.assemble.fingerprints import model_print
 from trimtab.config import RunConfig
 from trimtab.errors import Preempted, UserError
 from trimtab.operate import continuing, finish, start
-from trimtab.store import journal
+from trimtab.store import checkpoints, journal
 from trimtab.store.recorder import read_samples
 from trimtab.store.run_directory import RunDirectory
 
@@ -74,7 +74,7 @@ class PreparedRun:
         return self
 
     def _said_when_interrupted(self, is_saved: bool) -> str:
-        kept = sorted(int(p.name) for p in self._files.checkpoints.glob("*") if p.name.isdigit())
+        kept = [step for step, can_go_on in checkpoints.resumable(self._files.checkpoints).items() if can_go_on]
         if not kept:
             return "interrupted before anything was saved; call train() again to start"
         if is_saved:

@@ -16,8 +16,10 @@ from trimtab import config as configs
 from trimtab.assemble.fingerprints import model_print
 from trimtab.config import RunConfig
 from trimtab.errors import ConfigError, DataError, LockError, StorageError, TrimtabError, WorkerError
-from trimtab.operate import continuing, finish
+from trimtab.operate import audited, continuing, finish, shortage
+from trimtab.operate import changes as changing
 from trimtab.ports import Control, Recorder
+from trimtab.secrets import redact
 from trimtab.store import journal
 from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
@@ -40,8 +42,12 @@ ADVICE = {
 """What to do, by exit code."""
 
 
+EXAMPLE = Path("examples/demo/grpo.yaml")
+"""A run that samples, where the repository is the working directory."""
+
+
 def aloud(text: str) -> None:
-    print(text, flush=True)
+    print(redact(text), flush=True)
 
 
 def silently(_: str) -> None:
@@ -55,13 +61,15 @@ def _signals(ranks: Ranks) -> AbstractContextManager[Control]:
 
 
 def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
-    """Three things to try, as commands that can be copied."""
+    """Three things to try, as commands that can be copied; CONFIG stands where there is no file to name."""
     run = finish.relative(directory.root)
     file = finish.relative(Path(config.chain[0])) if config.chain else "CONFIG"
     me = sys.argv[0] if sys.argv[0].endswith("/trimtab") else "trimtab"
+    example = str(EXAMPLE) if EXAMPLE.is_file() else "CONFIG"
+    yours = "" if EXAMPLE.is_file() else "; CONFIG: a file with `algorithm: grpo`, data and rewards"
     if config.need & Need.DEMONSTRATIONS:
         hints = [
-            (f"train examples/demo/grpo.yaml policy.model={run}", "reinforcement learning from here"),
+            (f"train {example} policy.model={run}", f"reinforcement learning from here{yours}"),
             (f"status {run}", "what the run did"),
             ("algorithms grpo", "formula, needs and settings"),
         ]
@@ -76,8 +84,8 @@ def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
             words = f"train {file} algorithm={other} --run-dir {run}-{other}"
             hints.insert(0, (words, "another algorithm by one word"))
         if config.need & Need.SCORES:
-            words = f"train examples/demo/grpo.yaml rewards='[{{model: {run}}}]'"
-            hints.insert(0, (words, "a policy that is paid by it"))
+            words = f"train {example} rewards='[{{model: {run}}}]'"
+            hints.insert(0, (words, f"a policy that is paid by it{yours}"))
     else:
         other = "ppo" if config.algorithm.name != "ppo" else "grpo"
         start = f" policy.model={config.policy.model}" if config.policy.model != "builtin:tiny" else ""
@@ -153,7 +161,7 @@ def train_in(
             front = front if is_first else replace(front, say=silently)
             return _train_locked(config, directory, given=given, rows=rows, front=front, is_first=is_first)
         except BaseException as error:
-            told = _of_ranks(error, ranks.size)
+            told = shortage.explained(_of_ranks(error, ranks.size), config, directory)
             if (is_first or isinstance(error, TrimtabError)) and not directory.failure.exists():
                 with suppress(OSError):  # a full disk must not hide what happened
                     write_failure(directory, told)
@@ -195,45 +203,83 @@ def _train_locked(
     front: Front,
     is_first: bool,
 ) -> assemble.Assembled:
+    from trimtab.operate.steering import Steering
     from trimtab.train import loop
     from trimtab.train.ranks import Ranks
 
-    say = front.say
+    say, ranks = front.say, Ranks()
     _introduce(config, directory, say)
-    rows = rows or assemble.read_rows(config, given)
+    rows = _rows(config, directory, given, rows, is_first=is_first)
     if directory.exists:
         continuing.compare_inputs(rows.fingerprints, given, directory, front)
-    with front.control(Ranks()) as control:
-        built = assemble.build(
+    said: set[str] = set()
+
+    def notice(line: str) -> None:
+        """What a run that was rebuilt says again is known."""
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    def build(config: RunConfig, control: Control, recorder: Recorder | None) -> assemble.Assembled:
+        return assemble.build(
             config,
             directory,
             control,
-            row_sets=rows,
+            row_sets=rows if config.mix == first.mix else assemble.read_rows(config, given),
             given=given,
             monitors=_monitors(config, directory, front),
-            notice=say,
+            notice=notice,
+            recorder=recorder,
         )
+
+    first = config
+    with front.control(ranks) as signals:
+        steering = Steering(config, directory, signals, ranks, build, say)
+        config = steering.config
+        if steering.changes:
+            say(f"in force since it was started: {changing.said(steering.changes)}")
+        built = steering.assemble()
         if is_first:
             if built.start is not None and (changed := assemble.what_differs(directory.facts(), built.facts)):
                 say(f"from here on the numbers need not be those of an uninterrupted run: {', '.join(changed)}")
-            _write_facts(config, directory, built.facts)
+            _write_facts(config, directory, built.facts, steering.changes)
+        ranks.barrier()
+        built.run.version = len(directory.config_versions())
         if built.start is not None and built.start >= config.train.max_steps:
             say(f"already finished: all {config.train.max_steps} steps are done; raise train.max_steps to go on")
         try:
             run = loop.train(built.run)
         finally:
-            built.close()
+            steering.close()
             if given.model is not None and is_first:
                 with suppress(StorageError):  # what ended the run matters more
                     directory.describe(model_left=model_print(given.model))
+        built = steering.built or built
         if is_first:
             try:
-                _conclude(config, directory, built, front, stopped_early=run.is_finished)
+                _conclude(steering.config, directory, built, front, stopped_early=run.is_finished)
             except OSError as error:
                 raise StorageError(
                     f"{directory.root}: cannot write final/ and the report: {error.strerror or error}"
                 ) from error
         return built
+
+
+def _rows(
+    config: RunConfig,
+    directory: RunDirectory,
+    given: assemble.Given,
+    rows: assemble.RowSets | None,
+    *,
+    is_first: bool,
+) -> assemble.RowSets:
+    """The rows. Each file that was to be read stands in the audit log, whether it may be or not."""
+    told = list(rows.admissions) if rows is not None else []
+    try:
+        return rows if rows is not None else assemble.read_rows(config, given, told.append)
+    finally:
+        if is_first:
+            audited.note_data(directory, config.resolved, told)
 
 
 def _introduce(config: RunConfig, directory: RunDirectory, say: Say) -> None:
@@ -270,13 +316,20 @@ def _monitors(
     return made
 
 
-def _write_facts(config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any]) -> None:
+def _write_facts(
+    config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
     if not directory.exists:
         directory.add_config(config.requested, config.resolved, folder=config.folder, why="started")
         directory.describe(id=uuid.uuid4().hex, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
     elif configs.differences(directory.newest_config()["requested"], config.requested):
-        directory.add_config(config.requested, config.resolved, folder=config.folder, why="continued with other limits")
-    directory.describe(ended=None)
+        directory.add_config(
+            config.requested, config.resolved, folder=config.folder, why="continued with other limits", changes=changes
+        )
+    audited.note(directory, "train", config.resolved, version=len(directory.config_versions()))
+    judges = {**directory.facts().get("reward_models", {}), **facts.get("reward_models", {})}
+    known = {"reward_models": judges} if judges else {}
+    directory.describe(ended=None, audit=audited.newest(directory), **known)
 
 
 def _conclude(
@@ -292,7 +345,11 @@ def _conclude(
         say(f"report.png is not written: {complaint}")
     say(f"\n{ended}: {outcome}")
     reader = "AutoModelForSequenceClassification" if config.need & Need.SCORES else "AutoModelForCausalLM"
-    say(f"model   {finish.relative(directory.final)}  (step {best}; loads with {reader}.from_pretrained)")
+    if directory.final.is_dir():
+        say(f"model   {finish.relative(directory.final)}  (step {best}; loads with {reader}.from_pretrained)")
+    else:
+        run = finish.relative(directory.root)
+        say(f"model   checkpoint {best}, encrypted; `trimtab export {run} --to DIR` makes a plain directory of it")
     say(f"report  {finish.relative(directory.report)}")
     say("\nnext:")
     for line in hints:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import ModelError
+from trimtab.errors import ConfigError, ModelError, StorageError
 from trimtab.operate.verdict import DAMAGE, Verdict, readable, reason
 from trimtab.operate.verify_journal import check_journal, ends_agree
-from trimtab.store.checkpoints import MANIFEST, CheckpointStore, sha256
+from trimtab.store import audit, encryption
+from trimtab.store.checkpoints import MANIFEST, CheckpointStore, resumable, sha256
 from trimtab.store.run_directory import RunDirectory
 from trimtab.store.settings import Checkpoint
 
@@ -38,6 +39,8 @@ def verify(root: Path) -> Verdict:
             _weights(directory, steps, good, verdict)
     with readable(verdict, "final", directory.final):
         _final(directory, facts, good, verdict)
+    with readable(verdict, "audit", directory.audit):
+        _audit(directory, facts, verdict)
     return verdict
 
 
@@ -83,6 +86,21 @@ def _configs(directory: RunDirectory, verdict: Verdict) -> Mapping[str, Any]:
     return newest
 
 
+# ------------------------------------------------------------------------------------------------------------ the audit log
+def _audit(directory: RunDirectory, facts: Mapping[str, Any], verdict: Verdict) -> None:
+    """The chain holds, and has the line that was its newest when the run was started last."""
+    reading, known = audit.read(directory.audit), facts.get("audit")
+    for line, what in reading.faults:
+        verdict.fault("audit", f"{directory.audit}:{line}", what, "somebody has changed the log")
+    if known and known not in {line["hash"] for line in reading.lines}:
+        what = "has lost the line that was its newest when the run was started last" if reading.lines else "is missing"
+        verdict.fault("audit", directory.audit, what, "somebody has changed the log")
+    if reading.cut:
+        verdict.note(directory.audit, "a crash cut the last line; the next one says so")
+    if reading.lines and "audit" not in verdict.findings:
+        verdict.good("audit", f"{len(reading.lines)} lines, an unbroken chain; newest hash {reading.newest}")
+
+
 # --------------------------------------------------------------------------------------------------------- checkpoints
 def _checkpoints(directory: RunDirectory, verdict: Verdict) -> list[int]:
     """The steps whose checkpoints are as they were written."""
@@ -113,7 +131,11 @@ def _checkpoints(directory: RunDirectory, verdict: Verdict) -> list[int]:
         what = f"none of {len(steps)} checkpoints is good" if steps else "there is no checkpoint"
         verdict.fault("checkpoints", directory.checkpoints, what)
         verdict.is_storage_damaged = True
-    verdict.newest_good = max(good, default=None)
+    can_go_on = resumable(directory.checkpoints)
+    verdict.newest_good = max((step for step in good if can_go_on.get(step)), default=None)
+    if good and verdict.newest_good is None:
+        verdict.fault("checkpoints", directory.checkpoints, "every good one holds the policy's weights alone")
+        verdict.is_storage_damaged = True
     if "checkpoints" not in verdict.findings:
         text = f"{_listed(good)}: {files} files, {size / 2**20:,.1f} MiB, every SHA-256 as written"
         verdict.good("checkpoints", text)
@@ -150,18 +172,25 @@ def _listed(steps: list[int]) -> str:
 
 
 def _weights(directory: RunDirectory, steps: list[Mapping[str, Any]], good: list[int], verdict: Verdict) -> None:
-    """The sum of the weights in each good checkpoint is the one in the journal."""
+    """The sum of the weights in each good checkpoint is the one in the journal.
+
+    One of the policy's weights alone does not say which of them are trained, so it has no such sum.
+    """
     from safetensors import SafetensorError
 
     written = {step["step"]: step.get("weights") for step in steps}
-    equal = []
+    equal, can_go_on = [], resumable(directory.checkpoints)
     for step in good:
-        if not written.get(step):
+        if not written.get(step) or not can_go_on.get(step):
             continue
         place = directory.checkpoints / str(step)
         try:
-            found = weights_sum(place, _manifest(directory, step)["files"])
-        except (*DAMAGE, SafetensorError) as error:
+            with encryption.opened(place, _vault(directory, place)) as plain:
+                found = weights_sum(plain, _manifest(directory, step)["files"])
+        except ConfigError as error:
+            verdict.note(place, f"is encrypted, and the sum of its weights is not compared: {error}")
+            continue
+        except (*DAMAGE, StorageError, SafetensorError) as error:
             verdict.fault("weights", place, f"the weights cannot be summed: {reason(error)}")
             continue
         if found is None:
@@ -173,6 +202,10 @@ def _weights(directory: RunDirectory, steps: list[Mapping[str, Any]], good: list
             equal.append(step)
     if equal and "weights" not in verdict.findings:
         verdict.good("weights", f"{_listed(equal)}: the sums of the weights are those in the journal")
+
+
+def _vault(directory: RunDirectory, place: Path) -> encryption.Vault | None:
+    return encryption.vault_of_run(directory) if encryption.is_encrypted(place) else None
 
 
 def weights_sum(checkpoint: Path, names: Iterable[str]) -> str | None:
@@ -221,6 +254,12 @@ def _final(directory: RunDirectory, facts: Mapping[str, Any], good: list[int], v
     if step is None:
         if directory.final.exists():
             verdict.fault("final", directory.final, "is there, but run.json does not say of which step")
+        return
+    if encryption.is_encrypted(directory.checkpoints / str(step)):
+        if directory.final.is_dir():
+            verdict.note(directory.final, f"holds plain weights, though those of checkpoint {step} are encrypted")
+        elif step in good:
+            verdict.good("final", f"there is none: the weights of checkpoint {step} are encrypted")
         return
     if not directory.final.is_dir():
         verdict.fault("final", directory.final, f"is missing; it is the policy of step {step}")

@@ -60,7 +60,7 @@ def _damaged_lines(
     for number in reading.damaged_lines:
         after = next((record for line, record in records if line > number), None)
         is_torn = not lines[number - 1].endswith(b"}")
-        if is_torn and (after is None or after.get("event") in ("resumed", "started")):
+        if is_torn and (after is None or after.get("event") in (*journal.GONE_BACK, "started")):
             verdict.note(f"{path}:{number}", "a crash cut this line; the run went back to a checkpoint, or will")
         else:
             verdict.fault("journal", f"{path}:{number}", "the record is not as it was written (length or CRC differs)")
@@ -71,10 +71,12 @@ def _sequence(path: Path, records: list[tuple[int, Mapping[str, Any]]], verdict:
     before, line_before, is_whole = 0, 0, True
     for line, record in records:
         place = f"{path}:{line}"
-        if record["kind"] == "event" and record["event"] == "resumed":
+        if record["kind"] == "event" and record["event"] in journal.GONE_BACK:
             if record["step"] > before:
                 verdict.fault(
-                    "journal", place, f"resumed from step {record['step']}, but no step behind {before} is here"
+                    "journal",
+                    place,
+                    f"{record['event']} from step {record['step']}, but no step behind {before} is here",
                 )
                 is_whole = False
             before = record["step"]

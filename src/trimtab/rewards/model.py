@@ -28,14 +28,22 @@ class ModelReward:
     group without other spread that difference would be all there is to learn.
     """
 
-    def __init__(self, encode: Callable[[Rollout], Ids], score: Callable[[Sequence[Ids]], list[float]]) -> None:
+    def __init__(
+        self,
+        encode: Callable[[Rollout], Ids],
+        score: Callable[[Sequence[Ids]], list[float]],
+        *,
+        weights: str = "",
+    ) -> None:
         """
         Args:
             encode: prompt and completion as the reward model's own ids.
             score: one number for each row of ids.
+            weights: a fingerprint of its weights.
         """
         self.encode = encode
         self.score = score
+        self.weights = weights
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         rows = [self.encode(rollout) for rollout in rollouts]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from trimtab import secrets
 from trimtab.rewards import rules
 
 
@@ -81,7 +82,7 @@ def serve(requests: Any, answers: Any) -> None:
                 )
                 answer = {"values": plain_values(found, len(request["completions"]))}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+            answer = {"error": secrets.redact(f"{type(error).__name__}: {error}")[:2000]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -91,6 +92,9 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run at the next step; until then it needs rewards
     sys.path[:0] = json.loads(sys.argv[1])
+    for reference in json.loads(sys.argv[2]):
+        secrets.watch(secrets.Secret(reference))
+    secrets.guard_console()
     serve(sys.stdin, answers)
 
 

@@ -18,20 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import StorageError
+from trimtab.secrets import redact
 from trimtab.store import writer
+
+GONE_BACK = ("resumed", "rolled back")
+"""Events whose `step` the run goes on from; the steps behind it that were recorded before are not the run's."""
 
 
 class Journal:
     """Appends records; each reaches the disk before the call returns."""
 
     def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            StorageError: it cannot be read, or a line that a crash has cut cannot be ended.
+        """
         self.path = path
         self._mend_torn_end()
 
     def append(self, kind: str, **facts: Any) -> None:
-        record = json.dumps(
-            {"kind": kind, "time": round(time.time(), 3), **facts}, ensure_ascii=False, allow_nan=False, sort_keys=False
-        ).encode()
+        said = {"kind": kind, "time": round(time.time(), 3), **facts}
+        record = redact(json.dumps(said, ensure_ascii=False, allow_nan=False, sort_keys=False)).encode()
         line = b'{"length": %d, "crc": "%08x", "record": %s}\n' % (len(record), zlib.crc32(record), record)
         try:
             writer.append(self.path, line)
@@ -40,8 +47,11 @@ class Journal:
 
     def _mend_torn_end(self) -> None:
         """End a line that a crash has cut, so that the next record stands on a line of its own."""
-        if self.path.exists() and (data := self.path.read_bytes()) and not data.endswith(b"\n"):
-            writer.append(self.path, b"\n")
+        try:
+            if self.path.exists() and (data := self.path.read_bytes()) and not data.endswith(b"\n"):
+                writer.append(self.path, b"\n")
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +104,7 @@ def _parse(line: bytes) -> Mapping[str, Any] | None:
 def _newest(records: tuple[Mapping[str, Any], ...], kind: str) -> list[Mapping[str, Any]]:
     found: dict[int, Mapping[str, Any]] = {}
     for record in records:
-        if record["kind"] == "event" and record["event"] in ("resumed",):
+        if record["kind"] == "event" and record["event"] in GONE_BACK:
             found = {step: r for step, r in found.items() if step <= record["step"]}
         elif record["kind"] == kind:
             found[record["step"]] = record

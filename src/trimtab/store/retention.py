@@ -23,6 +23,24 @@ def best(manifests: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
     return max(valued, key=lambda step: (sign * valued[step], step))
 
 
+def rolling_interval(settings: Checkpoint, max_steps: int) -> int:
+    """Steps between the checkpoints that a crash goes back to."""
+    return settings.rolling_every or max(1, max_steps // 50)
+
+
+def most_kept(settings: Checkpoint, max_steps: int, *, is_evaluated: bool) -> tuple[int, int]:
+    """How many checkpoints a run has at its end, at most: that can be gone on from, and of the policy's weights alone.
+
+    The first are step 0, the kept, the rolling and the best.
+
+    >>> most_kept(Checkpoint(weights_every=500), 10000, is_evaluated=True)
+    (10, 20)
+    """
+    rolling = min(max(settings.rolling_keep, 2), -(-max_steps // rolling_interval(settings, max_steps)))
+    kept = min(settings.keep, max_steps // settings.every)
+    return 1 + kept + rolling + is_evaluated, max_steps // settings.weights_every if settings.weights_every else 0
+
+
 def superfluous(
     manifests: Mapping[int, Mapping[str, Any]], settings: Checkpoint, rolling_every: int, metric: str
 ) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -26,6 +27,7 @@ class RunDirectory:
         self.config = root / "config"
         self.final = root / "final"
         self.journal = root / "journal.jsonl"
+        self.audit = root / "audit.jsonl"
         self.report = root / "report.html"
         self.picture = root / "report.png"
         self.failure = root / "failure.json"
@@ -64,6 +66,9 @@ class RunDirectory:
             what = f"{self.root}: no run can be kept here: {error.strerror}"
             raise UserError(f"{what}; give a directory with --run-dir") from error
         except OSError as error:
+            if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+                what = f"{str(self.root)[:80]}...: no run can be kept here: {error.strerror}"
+                raise UserError(f"{what}; give another directory with --run-dir") from error
             raise StorageError(f"cannot write to {self.root}: {error.strerror or error}") from error
 
     @contextmanager
@@ -72,16 +77,24 @@ class RunDirectory:
 
         Raises:
             LockError: another process holds it; the message says which.
+            StorageError: it cannot be written.
         """
         path = self.root / "lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StorageError(f"cannot write to {path}: {error.strerror or error}") from error
         try:
             if not _acquire(descriptor):
                 holder = path.read_text() or "an unknown process"
                 raise LockError(f"{self.root}: another process trains here: {holder}")
             started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}, since {started}".encode(), 0)
+            said = f"pid {os.getpid()} on {socket.gethostname()}, since {started}"
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, said.encode(), 0)
+            except OSError as error:
+                raise StorageError(f"cannot write to {path}: {error.strerror or error}") from error
             yield
         finally:
             os.close(descriptor)
@@ -127,19 +140,39 @@ class RunDirectory:
         return found if isinstance(found, dict) else None
 
     def add_config(
-        self, requested: Mapping[str, Any], resolved: Mapping[str, Any], *, folder: Path = Path(), why: str
+        self,
+        requested: Mapping[str, Any],
+        resolved: Mapping[str, Any],
+        *,
+        folder: Path = Path(),
+        why: str,
+        changes: Mapping[str, Any] | None = None,
+        who: str | None = None,
+        request: str | None = None,
     ) -> int:
-        """A new version of the configuration; its number. `folder` is where its file lies: paths are looked for there."""
+        """A new version of the configuration; its number.
+
+        Args:
+            requested: what the run was started with.
+            resolved: every key at its value.
+            folder: where its file lies: paths are looked for there.
+            why: in words.
+            changes: what swaps, rollbacks and the guard have set over it, by dotted key.
+            who: else the user of this process.
+            request: what asked for it.
+        """
         import yaml
 
         version = len(self.config_versions()) + 1
         document = {
             "version": version,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "who": os.environ.get("USER") or str(os.getuid()),
+            "who": who or os.environ.get("USER") or str(os.getuid()),
             "why": why,
+            "request": request,
             "folder": str(folder.resolve()),
             "requested": dict(requested),
+            "changes": dict(changes or {}),
             "resolved": dict(resolved),
         }
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
@@ -149,7 +182,7 @@ class RunDirectory:
     @staticmethod
     def _replace(path: Path, text: str) -> None:
         try:
-            writer.replace_bytes(path, text.encode())
+            writer.replace_text(path, text)
         except OSError as error:
             raise StorageError(f"cannot write to {path}: {error.strerror or error}") from error
 
@@ -162,17 +195,33 @@ class RunDirectory:
         Raises:
             StorageError: there is none, or it is not as it was written.
         """
-        import yaml
-
         versions = self.config_versions()
         if not versions:
             raise StorageError(f"{self.config}: holds no configuration; see `trimtab verify {self.root}`")
+        return self._config_at(versions[-1])
+
+    def config_of(self, version: int) -> Mapping[str, Any]:
+        """The document of a version.
+
+        Raises:
+            UserError: there is no such version.
+            StorageError: it is not as it was written.
+        """
+        path = self.config / f"{version:04}.yaml"
+        if not path.is_file():
+            there = ", ".join(str(int(p.stem)) for p in self.config_versions())
+            raise UserError(f"{self.root}: there is no configuration {version}; there are {there}")
+        return self._config_at(path)
+
+    def _config_at(self, path: Path) -> Mapping[str, Any]:
+        import yaml
+
         try:
-            found = yaml.safe_load(versions[-1].read_bytes())
+            found = yaml.safe_load(path.read_bytes())
         except yaml.YAMLError as error:
-            raise StorageError(f"{versions[-1]}: is not as it was written; see `trimtab verify {self.root}`") from error
+            raise StorageError(f"{path}: is not as it was written; see `trimtab verify {self.root}`") from error
         if not isinstance(found, dict) or not {"requested", "resolved", "folder"} <= found.keys():
-            raise StorageError(f"{versions[-1]}: is no configuration; see `trimtab verify {self.root}`")
+            raise StorageError(f"{path}: is no configuration; see `trimtab verify {self.root}`")
         return found
 
     def move_aside(self) -> Path:
@@ -180,7 +229,10 @@ class RunDirectory:
         number = 1
         while (aside := self.root.with_name(f"{self.root.name}.old-{number}")).exists():
             number += 1
-        writer.rename(self.root, aside)
+        try:
+            writer.rename(self.root, aside)
+        except OSError as error:
+            raise StorageError(f"cannot give {self.root} another name: {error.strerror or error}") from error
         return aside
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
+from trimtab.secrets import Secret
 from trimtab.types import STRICT
 
 
@@ -24,6 +25,14 @@ class Checkpoint:
     """Steps between the short-lived ones that a crash goes back to; auto is 2 % of `train.max_steps`."""
     rolling_keep: Annotated[int, Ge(1)] = 3
     """So many of them, the newest."""
+    weights_every: Annotated[int, Ge(1)] | None = None
+    """Steps between checkpoints of the policy's weights alone, a third of the size; all stay, and no run goes on from one."""
+    async_: bool = True
+    """Write beside training, from a copy in memory of weights and optimiser; false: training waits, and needs no copy."""
+    max_failed_saves: Annotated[int, Ge(0)] = 3
+    """Saves in a row that may fail while training goes on; one more ends the run with exit code 4, and so does the last."""
+    encrypt: Secret | None = None
+    """Where the key is that checkpoints are encrypted with: `${env:NAME}` or `${file:PATH}`; null leaves them plain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

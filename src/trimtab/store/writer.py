@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from trimtab.secrets import redact
 from trimtab.store import disk
 
 
@@ -98,9 +99,19 @@ def remove_tree(path: Path) -> None:
 
 def replace_bytes(path: Path, data: bytes) -> None:
     """A whole file, old or new at every moment."""
-    scratch = path.with_name(path.name + ".new")
+    scratch = scratch_of(path)
     write_bytes(scratch, data)
     rename(scratch, path)
+
+
+def scratch_of(path: Path) -> Path:
+    """Where a file is written until it is whole."""
+    return path.with_name(path.name + ".new")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """A whole file of text, old or new at every moment, and no secret in it."""
+    replace_bytes(path, redact(text).encode())
 
 
 def replace_directory(new: Path, path: Path) -> None:

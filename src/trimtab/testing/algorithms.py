@@ -22,6 +22,7 @@ TOLERANCE = 1e-6
 """Relative to max(1, |expected|), float32."""
 CUTS: tuple[list[list[int]], ...] = (
     [[0, 1, 2, 3], [4, 5, 6, 7]],
+    [[0, 4], [1, 5], [2, 6], [3, 7]],
     [[7], [6, 5], [], [4, 0], [1, 2, 3]],
     [[row] for row in range(8)],
 )
@@ -63,6 +64,59 @@ def gradient_does_not_depend_on_the_order_of_rows(algorithm: Algorithm, seed: in
         replace(moved, gradients={n: g[back] for n, g in moved.gradients.items()}),
         f"rows in the order {order}",
     )
+
+
+def gradient_does_not_depend_on_the_names_of_groups(algorithm: Algorithm, seed: int = 0) -> None:
+    case, config = _case(algorithm, seed), rich_config(algorithm)
+    pairs = case.batch.pair_ids
+    renamed = replace(
+        case.batch, group_ids=1000 - 7 * case.batch.group_ids, pair_ids=None if pairs is None else 1000 - 7 * pairs
+    )
+    _same(
+        cases.evaluate(algorithm, config, case),
+        cases.evaluate(algorithm, config, replace(case, batch=renamed)),
+        "groups of other names",
+    )
+
+
+def gradient_does_not_depend_on_the_type_of_the_rewards(algorithm: Algorithm, seed: int = 0) -> None:
+    """Right or wrong, as a number of any type or as a truth value: statistics are never made in two bytes."""
+    config = rich_config(algorithm)
+    if Need.ROLLOUTS not in algorithm.needs(config):
+        return
+    case = cases.make(seed)
+    is_right = case.batch.rewards > 0
+    found = {
+        dtype: cases.evaluate(algorithm, config, replace(case, batch=replace(case.batch, rewards=is_right.to(dtype))))
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool)
+    }
+    for dtype, result in found.items():
+        _same(found[torch.float64], result, f"rewards of type {dtype}")
+
+
+def a_constant_added_to_all_rewards_moves_all_advantages_alike(algorithm: Algorithm, seed: int = 0) -> None:
+    """Not at all where completions are compared with each other, or with a critic that has learned the constant."""
+    config, constant = plain_config(algorithm), 1.0
+    if Need.ROLLOUTS not in algorithm.needs(config):
+        return
+    case = cases.make(seed)
+    batch, parts, values = case.batch, case.batch.reward_parts, case.frozen.old_values
+    assert parts is not None
+    assert values is not None
+    higher = torch.cat([parts[:, :1] + constant, parts[:, 1:]], 1)
+    raised = replace(
+        case,
+        batch=replace(batch, rewards=batch.rewards.double() + constant, reward_parts=higher),
+        frozen=replace(case.frozen, old_values=values + constant),
+    )
+    before, after = (cases.advantages_of(algorithm, config, c).values.double() for c in (case, raised))
+    moved = (after - before)[batch.loss_mask]
+    tolerance = 10 * TOLERANCE * max(1.0, float(before.abs().max()))
+    spread = float(moved.max() - moved.min())
+    assert spread <= tolerance, f"rewards {constant:g} higher moved some advantages by {spread:g} more than others"
+    if algorithm.needs(config) & (Need.GROUPS | Need.VALUES):
+        worst = float(moved.abs().max())
+        assert worst <= tolerance, f"rewards {constant:g} higher moved advantages by {worst:g}"
 
 
 def junk_in_masked_places_changes_no_bit(algorithm: Algorithm, seed: int = 0) -> None:
@@ -239,6 +293,9 @@ CHECKS: tuple[Callable[..., None], ...] = (
     gradient_does_not_depend_on_the_micro_batches,
     gradient_does_not_depend_on_padding,
     gradient_does_not_depend_on_the_order_of_rows,
+    gradient_does_not_depend_on_the_names_of_groups,
+    gradient_does_not_depend_on_the_type_of_the_rewards,
+    a_constant_added_to_all_rewards_moves_all_advantages_alike,
     junk_in_masked_places_changes_no_bit,
     a_masked_token_gets_no_gradient,
     equal_rewards_give_a_finite_loss,

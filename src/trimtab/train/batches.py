@@ -20,11 +20,11 @@ def minibatches(group_ids: Tensor, count: int, *, seed: int, step: int, epoch: i
 
     Args:
         group_ids: [B] int64 over all ranks.
-        count: mini-batches; there are fewer if there are fewer prompts.
+        count: mini-batches; there are fewer if there are fewer prompts, and one without a row if there is no prompt.
     Returns:
         int64 tensors, each in ascending order; together every row once.
     """
-    if count == 1:
+    if count == 1 or not len(group_ids):
         return [torch.arange(len(group_ids))]
     groups = sorted(set(group_ids.tolist()), key=lambda g: _number(seed, step, epoch, g))
     count = min(count, len(groups))

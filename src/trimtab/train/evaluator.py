@@ -45,6 +45,7 @@ class ReadingEvaluator:
         ranks: Ranks,
         tell: Callable[[str], None] | None = None,
         js: Callable[[Batch], Tensor] | None = None,
+        freeze: Callable[[Batch, Need], Frozen] | None = None,
     ) -> None:
         """
         Args:
@@ -54,6 +55,7 @@ class ReadingEvaluator:
             micro_batch_tokens: of a forward pass.
             ranks: which share the rows.
             js: of rows the Jensen-Shannon divergence of policy and reference, [B, T]; None where it is not looked at.
+            freeze: of a pass that is the same in every evaluation; None: that of the models.
             tell: is told, at step 0, how far the policy is from a reference that it did not start as.
         """
         self.models = models
@@ -65,6 +67,7 @@ class ReadingEvaluator:
         self.ranks = ranks
         self.tell = tell
         self.js = js
+        self.freeze = freeze or models.freeze
         self.batch: Batch | None = None
         if batch is not None:
             shares = _shares(batch.group_ids, ranks.size)
@@ -124,7 +127,7 @@ class ReadingEvaluator:
         parts = []
         for index in self._micro_batches(batch):
             rows = batches.on(batch.rows(index), self.models.device)
-            parts.append((index - int(self.mine[0]), self.models.freeze(rows, self.need)))
+            parts.append((index - int(self.mine[0]), self.freeze(rows, self.need)))
         own = batches.assembled(parts, batch.loss_mask[self.mine])
         frozen = batches.joined(self.ranks.gather(own))
         advantages = self.algorithm.advantages(batch, frozen, config)

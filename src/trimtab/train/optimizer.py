@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from trimtab.train import finite
 from trimtab.train.settings import Optim
 
 
@@ -39,7 +40,10 @@ class Optimizer:
         self.adam = torch.optim.AdamW(groups, betas=optim.betas, eps=1e-8, weight_decay=optim.weight_decay)
 
     def zero_grad(self) -> None:
+        """Throw every gradient away; one that a failed backward pass has left at a weight of two bytes too."""
         self.adam.zero_grad(set_to_none=True)
+        for parameter in self.copies:
+            parameter.grad = None
 
     def parameters(self) -> list[nn.Parameter]:
         """What takes the step and has the gradients: the weights, or their float32 copies."""
@@ -51,6 +55,11 @@ class Optimizer:
             role: float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
             for role, parameters in self.roles.items()
         }
+
+    def wrong_gradients(self, norms: Mapping[str, float]) -> float:
+        """How many weights have a gradient that is not finite; 1 if all are but a norm of them is not."""
+        found = finite.tensors(p.grad for p in self.parameters() if p.grad is not None)
+        return found or float(not all_finite([*norms.values()]))
 
     def leave_out(self, role: str) -> None:
         """Let the next step pass over a role's weights: neither they nor their moments change."""
@@ -99,12 +108,17 @@ class Optimizer:
         return tensors, {"counts": counts}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Put a state back. Roles that were added since begin anew, those that are gone are left out."""
         self.adam.state.clear()
         for name, parameter in self.named.items():
             if parameter in self.copies:
-                with torch.no_grad():
-                    self.copies[parameter].copy_(tensors[f"float32.{name}"])
+                copied = tensors.get(f"float32.{name}")
+                if copied is not None:
+                    with torch.no_grad():
+                        self.copies[parameter].copy_(copied)
         for name, count in values["counts"].items():
+            if name not in self.named:
+                continue
             stepped = self.copies.get(self.named[name], self.named[name])
             self.adam.state[stepped] = {
                 "step": torch.tensor(float(count)),

@@ -9,7 +9,9 @@ import torch
 
 from trimtab.train.ranks import Ranks
 
-EVERYWHERE = ("loss/", "grad_norm/", "updates/")
+WRONG = "non_finite/"
+"""Of the numbers that were not finite, by name."""
+EVERYWHERE = ("loss/", "grad_norm/", "updates/", WRONG)
 """Families whose numbers are the same on every rank already."""
 COUNTS = ("updates/count", "updates/skipped", "updates/non_finite", "updates/overflow", "updates/stopped")
 """Sums over the step, not means."""
@@ -35,6 +37,16 @@ class Tally:
     def most(self, name: str, value: float) -> None:
         self.highest[name] = max(self.highest.get(name, -float("inf")), value)
 
+    def mark(self) -> Tally:
+        """What has been seen so far, to go back to; seconds are spent whatever comes of them."""
+        sums = {name: [*pair] for name, pair in self.sums.items()}
+        return Tally(sums=sums, highest={**self.highest}, lowest={**self.lowest})
+
+    def back(self, mark: Tally) -> None:
+        """Forget what was seen since a mark."""
+        kept = mark.mark()
+        self.sums, self.highest, self.lowest = kept.sums, kept.highest, kept.lowest
+
     def since(self, name: str, started: float) -> float:
         """Charge the seconds since `started` to a part of the step; now."""
         now = time.perf_counter()
@@ -45,7 +57,7 @@ class Tally:
         """Sums over ranks, then quotients; extremes and seconds of the rank that had the most."""
         found = dict.fromkeys(COUNTS, 0.0)
         for name, (total, count) in self.sums.items():
-            if name in COUNTS:
+            if name in COUNTS or name.startswith(WRONG):
                 found[name] = total
             elif name.startswith(EVERYWHERE) and count:
                 found[name] = total / count

@@ -64,10 +64,10 @@ def test_threads_are_half_the_cores_within_the_share_unless_they_are_given(usabl
     assert ("OMP_NUM_THREADS" in why) == (asked == "12")
 
 
-def chosen(monkeypatch, before=None, **cores):
+def chosen(monkeypatch, before=None, settings=(), **cores):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(numerics, "cores_here", lambda: Cores(**cores))
-    config = configs.from_mapping({"algorithm": "grpo", "rewards": ["exact_match"]})
+    config = configs.from_mapping({"algorithm": "grpo", "rewards": ["exact_match"], **dict(settings)})
     return choose_numerics(config, memory.configuration(builtin.NAME), before=before)
 
 
@@ -78,6 +78,14 @@ def test_what_was_chosen_and_why_is_recorded_and_a_continued_run_takes_it_from_t
     assert chosen(monkeypatch, before=values, usable=64, quota=None) == first
     older = {name: value for name, value in values.items() if name != "threads_by"}
     assert chosen(monkeypatch, before=older, usable=64, quota=None).threads == 3
+
+
+@pytest.mark.parametrize(("asked", "found", "expected"), [(None, 128, 128), (4096, 128, 128), (64, 128, 64)])
+def test_a_continued_run_begins_with_what_fitted_or_with_less_if_that_is_asked_for(monkeypatch, asked, found, expected):
+    first = chosen(monkeypatch, usable=1, quota=None)
+    values = {name: getattr(first, name) for name in numerics.Numerics.__slots__} | {"micro_batch_tokens": found}
+    train = {} if asked is None else {"train": {"micro_batch_tokens": asked}}
+    assert chosen(monkeypatch, before=values, settings=train, usable=1, quota=None).micro_batch_tokens == expected
 
 
 def test_workers_for_rewards_keep_to_the_containers_share_too(monkeypatch):

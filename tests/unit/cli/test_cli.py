@@ -95,8 +95,8 @@ def test_the_version_is_that_of_the_package(trimtab):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nope"], "error: No such command 'nope'."),
-        (["config", "show"], "error: Missing argument 'CONFIG'."),
+        (["nope"], "error: No such command 'nope'; see `trimtab --help`"),
+        (["config", "show"], "error: Missing argument 'CONFIG'; see `trimtab config show --help`"),
         (["status", "x", "--jsn"], "error: No such option: --jsn"),
         (["status", "none"], "error: none: no run was started here (there is no run.json)"),
         (["algorithms", "grop"], "error: algorithm: no algorithm is called `grop`; did you mean `grpo`?"),

@@ -33,14 +33,20 @@ def test_gzip_is_read_and_its_faults_have_the_lines_of_what_is_in_it(tmp_path):
     file.write_bytes(gzip.compress(lines(ROWS)))
     assert values(file) == ROWS
     file.write_bytes(gzip.compress(lines(ROWS) + b"nonsense\n"))
-    assert fault(file) == "a.jsonl.gz:3:1: not JSON: Expecting value"
+    assert fault(file) == "a.jsonl.gz:3:1: not JSON: found `nonsense`, expected a value"
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-12], lambda data: b"no gzip at all"])
-def test_gzip_that_is_cut_short_or_none_is_refused(tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[:-12], "is not whole gzip: its end is cut off; fetch it again"),
+        (lambda data: b"no gzip at all", "is no gzip: it begins with b'no'; let its name end as what it is"),
+    ],
+)
+def test_gzip_that_is_cut_short_or_none_is_refused(tmp_path, damage, said):
     file = tmp_path / "a.jsonl.gz"
     file.write_bytes(damage(gzip.compress(lines(ROWS))))
-    assert fault(file).startswith("a.jsonl.gz: is not whole gzip: ")
+    assert fault(file).startswith(f"a.jsonl.gz: {said}")
 
 
 def test_a_json_array_has_the_lines_at_which_its_rows_begin(tmp_path):
@@ -54,9 +60,15 @@ def test_a_json_array_has_the_lines_at_which_its_rows_begin(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('[{"prompt": "a"}\n {"prompt": "b"}]', "a.json:2:2: not JSON: Expecting ',' delimiter"),
-        ('[{"prompt": "a"},\n', "a.json:2:1: not JSON: Expecting value"),
-        ('[{"prompt": "a"}] 3', "a.json: more than one value in the file: '3' follows the array"),
+        (
+            '[{"prompt": "a"}\n {"prompt": "b"}]',
+            'a.json:2:2: not JSON: found `{"prompt": "b"}]`, expected `,` or a closing bracket',
+        ),
+        ('[{"prompt": "a"},\n', "a.json:2:1: not JSON: ends where a value is expected; is the file cut off?"),
+        (
+            '[{"prompt": "a"}] 3',
+            "a.json:1: more than one value in the file: `3` follows the array; take it out, or put it into the array",
+        ),
         ('[{"prompt": "a"},\n{"prompt": "a", "prompt": "b"}]', "a.json:2: key 'prompt' stands twice in one object"),
         ('[{"prompt": "a"},\n\n3]', "a.json:3: expected a JSON object, found a number"),
         ("[]", "a.json:1: has no rows; expected one JSON object a line"),
@@ -98,12 +110,9 @@ def test_a_row_of_parquet_with_a_fault_is_named_by_its_number(tmp_path):
 
     file = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"prompt": ["a", "", "c"]}), file)
-    assert fault(file) == "a.parquet:2: `prompt` is empty"
+    assert fault(file) == "a.parquet:2: `prompt` is empty, expected text"
     parquet.write_table(pyarrow.table({"prompt": ["a"], "image": [b"\xff"]}), file)
-    assert (
-        fault(file)
-        == "a.parquet:1: Object of type bytes is not JSON serializable; expected text, numbers, lists and objects"
-    )
+    assert fault(file) == "a.parquet:1: `image` holds bytes; leave the column out, or write it as text"
     file.write_bytes(file.read_bytes()[:-9])
     assert fault(file).startswith("a.parquet: is not whole Parquet: ")
 

@@ -82,10 +82,10 @@ ROLES = "system, developer, user, assistant, tool"
         ({"messages": []}, "`messages` is empty, expected messages"),
         ({"messages": "hi"}, "`messages` is text, expected a list of messages"),
         ({"messages": [ASK, "hi"]}, "`messages[1]` is text, expected an object with role and content"),
-        ({"messages": [{"content": "hi"}]}, f"`messages[0]` has no role, expected one of {ROLES}"),
-        ({"messages": [{"role": "bot", "content": "hi"}]}, f"`messages[0].role` is 'bot', expected one of {ROLES}"),
+        ({"messages": [{"content": "hi"}]}, f"`messages[0]` has no role, found 'content'; expected one of {ROLES}"),
+        ({"messages": [{"role": "bot", "content": "hi"}]}, f"`messages[0].role` is 'bot', expected one of {ROLES}; did you mean `assistant`?"),
         ({"messages": [{"role": 3, "content": "hi"}]}, f"`messages[0].role` is 3, expected one of {ROLES}"),
-        ({"messages": [{"role": "user"}]}, "`messages[0]` has no content"),
+        ({"messages": [{"role": "user"}]}, "`messages[0]` has no content, expected text or a list of text parts"),
         (
             {"messages": [{"role": "user", "content": 3}]},
             "`messages[0].content` is a number, expected text or a list of text parts",
@@ -133,8 +133,11 @@ def test_a_fault_in_messages_is_named_at_its_line(file, row, what):
     ("row", "what"),
     [
         ({"messages": [ASK]}, "`messages` has no turn of the assistant to imitate"),
-        ({"messages": [SYSTEM, ANSWER, ASK, END]}, "`messages` has a turn of the assistant before any of the user"),
-        ({"prompt": [ASK], "completion": ""}, "`completion` is empty"),
+        (
+            {"messages": [SYSTEM, ANSWER, ASK, END]},
+            "`messages` has a turn of the assistant before any of the user; begin with the turn that it answers",
+        ),
+        ({"prompt": [ASK], "completion": ""}, "`completion` is empty, expected text"),
         ({"prompt": [ASK], "completion": 3}, "`completion` is a number, expected text or messages"),
         (
             {"prompt": [ASK]},

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trimtab.data import preferences, rows
-from trimtab.errors import DataError
+from trimtab.errors import DataError, shown
 
 ASK, OTHER = {"role": "user", "content": "2+2"}, {"role": "user", "content": "3+3"}
 RIGHT, WRONG = {"role": "assistant", "content": "4"}, {"role": "assistant", "content": "5"}
@@ -99,7 +99,7 @@ def test_equal_dialogues_part_before_their_last_answer():
         ({"prompt": "2+2=", "chosen": "4", "rejected": [WRONG]}, "`rejected` is messages, the other columns are text"),
         ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "margin": "1"}, "`margin` is '1', expected a number"),
         ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "margin": -1}, "`margin` is -1, expected a number"),
-        ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "margin": True}, "`margin` is True, expected a number"),
+        ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "margin": True}, "`margin` is true, expected a number"),
         ({"chosen": [ASK, RIGHT], "rejected": [OTHER, WRONG]}, "`chosen` and `rejected` part at messages[0], which is not"),
         ({"chosen": [RIGHT], "rejected": [WRONG]}, "are messages without a prompt"),
         ({"prompt": "9+9", "chosen": [ASK, RIGHT], "rejected": [ASK, WRONG]}, "`prompt` is text, and no turn with which"),
@@ -126,7 +126,7 @@ def test_a_label_is_parsed_and_never_true_by_being_there(given, label):
 @pytest.mark.parametrize("given", ["yes", "", 2, -1, 0.5, None, [], {}])
 def test_any_other_label_is_refused(given):
     found = refused(preferences.LABELLED, {"prompt": "2+2=", "completion": "4", "label": given})
-    assert found[0].startswith(f"a.jsonl:1: `label` is {given!r}, expected true or false")
+    assert found[0].startswith(f"a.jsonl:1: `label` is {shown(given)}, expected true or false")
 
 
 def test_a_row_without_a_label_is_refused_with_an_example():

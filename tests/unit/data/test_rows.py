@@ -48,11 +48,11 @@ GBK = '{"prompt": "你"}'.encode("gbk")
         ),
         (
             b'{"prompt": "a"} {"prompt": "b"}\n',
-            "a.jsonl:1:16: more than one value on the line: '{\"prompt\": \"b\"}' follows",
+            "a.jsonl:1:16: more than one value on the line: `{\"prompt\": \"b\"}` follows; put each object on a line of its own",
         ),
         (
             b'   {"prompt": "a"}, 1\n',
-            "a.jsonl:1:19: more than one value on the line: ', 1' follows",
+            "a.jsonl:1:19: more than one value on the line: `, 1` follows; take it out",
         ),
         (GOOD + b'{"prompt": "a", "prompt": "b"}', "a.jsonl:2: key 'prompt' stands twice in one object"),
         (b'{"prompt": "a", "x": {"k": 1, "k": 2}}', "a.jsonl:1: key 'k' stands twice in one object"),
@@ -67,25 +67,25 @@ GBK = '{"prompt": "你"}'.encode("gbk")
             f"a.jsonl:1: the integer {'9' * 24} does not fit into 64 bits; write it as text",
         ),
         (b'{"prompt": "a", "x": 1e999}', "a.jsonl:1: the number 1e999 is too large; write it as text"),
-        (b'{"prompt": ' + b"[" * 100_000, "a.jsonl:1: nested too deeply"),
+        (b'{"prompt": ' + b"[" * 100_000, "a.jsonl:1: is nested more than 64 levels deep; a row holds text, numbers, and lists and objects of a few levels"),
         (b'["prompt"]', "a.jsonl:1: expected a JSON object, found a list"),
         (b'"prompt"', "a.jsonl:1: expected a JSON object, found text"),
         (b"null", "a.jsonl:1: expected a JSON object, found null"),
         (b"3.5", "a.jsonl:1: expected a JSON object, found a number"),
-        (b"true", "a.jsonl:1: expected a JSON object, found true or false"),
-        (b'{"prompt": "a"', "a.jsonl:1:15: not JSON: Expecting ',' delimiter"),
-        (b"  {'prompt': 1}", "a.jsonl:1:4: not JSON: Expecting property name enclosed in double quotes"),
+        (b"true", "a.jsonl:1: expected a JSON object, found true"),
+        (b'{"prompt": "a"', "a.jsonl:1:15: not JSON: ends where `,` or a closing bracket is expected; is the line cut off, or an object on more than one line?"),
+        (b"  {'prompt': 1}", "a.jsonl:1:4: not JSON: `'prompt': 1}` has single quotes, expected double ones"),
         (b'{"prompt": null}', "a.jsonl:1: `prompt` is null, expected text or messages"),
         (b'{"prompt": 3}', "a.jsonl:1: `prompt` is a number, expected text or messages"),
-        (b'{"prompt": false}', "a.jsonl:1: `prompt` is true or false, expected text or messages"),
+        (b'{"prompt": false}', "a.jsonl:1: `prompt` is false, expected text or messages"),
         (b'{"prompt": ["a"]}', "a.jsonl:1: `prompt[0]` is text, expected an object with role and content"),
         (b'{"prompt": {"a": 1}}', "a.jsonl:1: `prompt` is an object, expected text or messages"),
-        (b'{"prompt": ""}', "a.jsonl:1: `prompt` is empty"),
+        (b'{"prompt": ""}', "a.jsonl:1: `prompt` is empty, expected text"),
         (rb'{"prompt": "\ud83d"}', "a.jsonl:1: `prompt` has half a surrogate pair, which is no character"),
         (
             GOOD + b"\n\n" + b'{"question": "a", "gold": 1}',
             "a.jsonl:4: no column `prompt`, found 'question', 'gold'; "
-            "name the column that holds it: data.columns: {prompt: ...}",
+            "name the column that holds it: data.columns: {prompt: question}",
         ),
     ],
 )  # fmt: skip
@@ -132,7 +132,7 @@ def test_no_more_than_twenty_faults_are_shown(file):
 
 
 def test_rows_with_two_faults_each_do_not_pass_the_limit_of_twenty(file):
-    found = faults(file, b"[]\n" + b"{}\n" * 50, required=("prompt", "completion"))
+    found = faults(file, b"[]\n" + b'{"prompt": 1, "completion": 2}\n' * 50, required=("prompt", "completion"))
     assert len(found) == rows.MAX_FINDINGS
 
 

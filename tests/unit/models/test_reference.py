@@ -4,19 +4,36 @@ import pytest
 import torch
 
 from tests.unit.models.roles_under_test import EVERYTHING, disturb, roles, rows
-from trimtab.errors import ModelError
 from trimtab.models import builtin
 from trimtab.models import policy as policies
 from trimtab.models.precision import Precision
-from trimtab.models.reference import Reference, ReferenceCache, fingerprint_of, keys_of
+from trimtab.models.reference import Reference, facts_of, keys_of
+from trimtab.types import Need
+
+READ = EVERYTHING | Need.PAIRS
+
+
+class Kept(dict):
+    """What is kept, in memory; how often others were asked is counted."""
+
+    asked = flushed = 0
+
+    def put(self, key, figures):
+        self[key] = figures.clone()
+
+    def refresh(self):
+        self.asked += 1
+
+    def flush(self):
+        self.flushed += 1
 
 
 def reference(**more):
     return Reference(policies.load("builtin:tiny", seed=0).model, **more)
 
 
-def log_probs(found, batch):
-    return found.log_probs(batch, vocabulary=99, temperature=1.0)
+def log_probs(found, batch, **more):
+    return found.log_probs(batch, vocabulary=99, temperature=1.0, **more)
 
 
 def counting(found):
@@ -42,25 +59,74 @@ def test_a_reference_in_bfloat16_is_close_to_one_in_float32_and_half_as_large():
 
 
 def test_rows_met_again_are_not_computed_again_and_give_the_same_bits():
-    found = reference(cache=ReferenceCache("f"))
+    found = reference(cache=Kept())
     seen = counting(found)
     batch = rows(count=6)
-    first = log_probs(found, batch)
-    assert torch.equal(first, log_probs(found, batch))
+    first = log_probs(found, batch, is_read=True)
+    assert torch.equal(first, log_probs(found, batch, is_read=True))
     shuffled = torch.tensor([4, 1, 0])
     some = batch.rows(shuffled)
-    assert torch.equal(log_probs(found, some), first[shuffled, : some.loss_mask.shape[1]])
-    assert seen == [6]
+    assert torch.equal(log_probs(found, some, is_read=True), first[shuffled, : some.loss_mask.shape[1]])
+    assert seen == [1] * 6
+    assert found.cache.asked == 1  # of rows that are all known nobody else is asked
 
 
 def test_of_a_batch_with_new_rows_only_the_new_ones_are_computed():
-    found = reference(cache=ReferenceCache("f"))
+    found = reference(cache=Kept())
     seen = counting(found)
     batch = rows(count=6)
-    log_probs(found, batch.rows(torch.tensor([0, 2])))
-    whole = log_probs(found, batch)
-    assert seen == [2, 4]
+    log_probs(found, batch.rows(torch.tensor([0, 2])), is_read=True)
+    whole = log_probs(found, batch, is_read=True)
+    assert seen == [1] * 6
     assert torch.allclose(whole, log_probs(reference(), batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("cache", [None, Kept()], ids=["without", "with"])
+def test_the_figures_of_a_row_that_is_read_do_not_depend_on_what_it_is_computed_beside(cache):
+    batch = rows(count=16, width=40)
+    whole = log_probs(reference(cache=cache), batch, is_read=True)
+    for row in range(len(batch)):
+        alone = batch.rows(torch.tensor([row]))
+        found = log_probs(reference(), alone, is_read=True)
+        assert torch.equal(found[0], whole[row, : found.shape[1]])
+
+
+def test_a_pass_of_an_evaluation_is_computed_as_it_stands_and_is_another_thing_than_its_rows():
+    found = reference(cache=Kept())
+    seen = counting(found)
+    batch = rows(count=6, width=30)
+    first = log_probs(found, batch, is_read=True, is_evaluated=True)
+    assert torch.equal(first, log_probs(reference(), batch))
+    assert torch.equal(first, log_probs(found, batch, is_read=True, is_evaluated=True))
+    assert seen == [6]
+    log_probs(found, batch.rows(torch.tensor([0, 1, 2])), is_read=True, is_evaluated=True)
+    log_probs(found, batch, is_read=True)
+    assert seen == [6, 3, *[1] * 6]
+
+
+def test_sampled_rows_are_computed_together_and_not_kept():
+    found = reference(cache=Kept())
+    seen = counting(found)
+    log_probs(found, rows(count=6))
+    assert seen == [6]
+    assert not found.cache
+
+
+def test_on_a_device_that_promises_no_equal_bits_rows_that_are_read_are_computed_together(monkeypatch):
+    found = reference(cache=Kept())
+    seen = counting(found)
+    monkeypatch.setattr(found, "device", torch.device("meta"))
+    first = log_probs(found, rows(count=6), is_read=True)
+    assert seen == [6]
+    assert torch.equal(first, log_probs(found, rows(count=6), is_read=True))
+    assert seen == [6]
+
+
+def test_without_a_cache_rows_are_computed_each_time():
+    found = reference()
+    seen = counting(found)
+    log_probs(found, rows(), is_read=True), log_probs(found, rows(), is_read=True)
+    assert len(seen) == 2 * len(rows())
 
 
 @pytest.mark.parametrize("change", ["token", "prompt length", "mask"])
@@ -82,76 +148,40 @@ def test_what_a_row_is_named_does_not_depend_on_its_padding():
     assert keys_of(batch) == [keys_of(batch.rows(torch.tensor([row])))[0] for row in range(len(batch))]
 
 
-def test_what_is_kept_is_bounded_and_the_rest_computed_each_time():
-    batch = rows(count=6)
-    sizes = [4 * n for n in batch.completion_lengths.tolist()]
-    found = reference(cache=ReferenceCache("f", max_bytes=sum(sizes[:3])))
-    seen = counting(found)
-    first = log_probs(found, batch)
-    again = log_probs(found, batch)
-    assert found.cache.bytes <= found.cache.max_bytes
-    assert seen[0] == 6
-    assert 0 < seen[1] <= 3
-    assert torch.allclose(first, again, atol=1e-5)
+def test_the_facts_see_weights_tokenizer_template_precision_and_settings():
+    model, tokenizer = builtin.model(0), builtin.tokenizer()
+    base = {"precision": Precision(), "settings": {"sampling.max_length": 64, "temperature": 1.0}}
+    template, words = builtin.tokenizer(), builtin.tokenizer()
+    template.chat_template = "{{ messages }}"
+    words.add_tokens(["word"])
+    other = builtin.model(0)
+    other.config._attn_implementation = "eager"
+    found = {
+        "none": facts_of(model, "w", tokenizer, **base),
+        "weights": facts_of(model, "v", tokenizer, **base),
+        "chat template": facts_of(model, "w", template, **base),
+        "tokenizer": facts_of(model, "w", words, **base),
+        "precision": facts_of(model, "w", tokenizer, **{**base, "precision": Precision(dtype=torch.bfloat16)}),
+        "temperature": facts_of(
+            model, "w", tokenizer, **{**base, "settings": {**base["settings"], "temperature": 0.9}}
+        ),
+        "attention": facts_of(other, "w", tokenizer, **base),
+    }
+    for name, facts in found.items():
+        assert [key for key in facts if facts[key] != found["none"][key]] == ([] if name == "none" else [name])
+    assert found["none"] == facts_of(builtin.model(0), "w", builtin.tokenizer(), **base)
 
 
-def test_a_restored_cache_gives_the_same_bits_without_a_pass(tmp_path):
-    first, second = reference(cache=ReferenceCache("f")), reference(cache=ReferenceCache("f"))
-    batch = rows(count=6)
-    figures = log_probs(first, batch)
-    first.cache.save(tmp_path)
-    second.cache.load(tmp_path)
-    seen = counting(second)
-    assert torch.equal(log_probs(second, batch), figures)
-    assert seen == []
-    assert second.cache.bytes == first.cache.bytes
-
-
-def test_an_empty_cache_is_saved_and_read(tmp_path):
-    ReferenceCache("f").save(tmp_path)
-    cache = ReferenceCache("f")
-    cache.put("00" * 16, torch.ones(2))
-    cache.load(tmp_path)
-    assert (cache.rows, cache.bytes) == ({}, 0)
-
-
-def test_a_cache_of_another_reference_is_refused(tmp_path):
-    cache = ReferenceCache("a" * 64)
-    cache.put("00" * 16, torch.ones(2))
-    cache.save(tmp_path)
-    with pytest.raises(ModelError, match=r"reference\.cache: fingerprint mismatch"):
-        ReferenceCache("b" * 64).load(tmp_path)
-
-
-def test_the_fingerprint_sees_weights_tokenizer_precision_lengths_and_temperature():
-    tokenizer = builtin.tokenizer()
-    base = {"precision": Precision(), "facts": {"max_length": 64, "temperature": 1.0}}
-    other = builtin.tokenizer()
-    other.chat_template = "{{ messages }}"
-    found = [
-        fingerprint_of("w", tokenizer, **base),
-        fingerprint_of("v", tokenizer, **base),
-        fingerprint_of("w", other, **base),
-        fingerprint_of("w", tokenizer, **{**base, "precision": Precision(dtype=torch.bfloat16)}),
-        fingerprint_of("w", tokenizer, **{**base, "facts": {"max_length": 65, "temperature": 1.0}}),
-        fingerprint_of("w", tokenizer, **{**base, "facts": {"max_length": 64, "temperature": 0.9}}),
-    ]
-    assert len(set(found)) == len(found)
-    assert found[0] == fingerprint_of("w", builtin.tokenizer(), **base)
-
-
-def test_the_cache_is_part_of_a_checkpoint(tmp_path):
-    def made():
-        model = policies.load("builtin:tiny", seed=4).model
-        return roles(reference=Reference(model.requires_grad_(False), cache=ReferenceCache("f")))
-
-    first, second = made(), made()
-    before = first.freeze(rows(), EVERYTHING)
-    disturb(first)
-    first.save(tmp_path)
-    second.load(tmp_path)
-    assert len(second.reference.cache.rows) == len(rows())
-    assert torch.equal(second.freeze(rows(), EVERYTHING).ref_log_probs, before.ref_log_probs)
+def test_no_checkpoint_holds_what_is_kept_and_at_the_end_it_is_made_durable(tmp_path):
+    model = policies.load("builtin:tiny", seed=4).model
+    models = roles(reference=Reference(model.requires_grad_(False), cache=Kept()))
+    before = models.freeze(rows(), READ).ref_log_probs
+    disturb(models)
+    models.save(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+    assert torch.equal(models.freeze(rows(), READ).ref_log_probs, before)
+    models.close()
+    assert models.reference.cache.flushed == 1
 
 
 def test_offloaded_weights_come_for_a_pass_and_go_when_the_policy_is_trained(monkeypatch):

@@ -112,9 +112,11 @@ def test_the_speed_of_this_machine_is_measured_in_two_seconds():
 
 
 def test_no_more_checkpoints_are_counted_than_a_run_keeps():
-    assert advice.checkpoints_kept(config_of("grpo", "train.max_steps=1")) == 2
+    assert advice.checkpoints_kept(config_of("grpo", "train.max_steps=1")) == (2, 0)
     many = config_of("grpo", "train.max_steps=100000", "data.validation=builtin:addition")
-    assert advice.checkpoints_kept(many) == 1 + 5 + 3 + 1
+    assert advice.checkpoints_kept(many) == (1 + 5 + 3 + 1, 0)
+    some = config_of("grpo", "train.max_steps=100", "checkpoint.weights_every=30")
+    assert advice.checkpoints_kept(some) == (1 + 3, 3)
 
 
 def test_pairs_are_held_against_the_figures_of_the_guides():

@@ -69,7 +69,7 @@ def record_of(run, step):
 def test_a_run_as_it_was_written_is_clean(run):
     verdict = verify.verify(run.root)
     assert (verdict.exit_code, verdict.findings, verdict.notes) == (0, {}, [])
-    assert [part for part, _ in verdict.lines] == ["config", "checkpoints", "journal", "weights", "final"]
+    assert [part for part, _ in verdict.lines] == ["config", "checkpoints", "journal", "weights", "final", "audit"]
     assert "1, 2, 3: the sums" in dict(verdict.lines)["weights"]
 
 

@@ -44,7 +44,7 @@ def test_a_step_s_record_says_what_it_was_made_of(run):
     recorder.record(report(1, prompt_ids=(4, 5), completion_hashes=("aa", "bb"), weights_sum="0f"))
     (found,) = journal.read(run.journal).steps()
     assert (found["prompt_ids"], found["completions"], found["weights"]) == ([4, 5], ["aa", "bb"], "0f")
-    assert found["metrics"] == {"reward/mean": 0.5}
+    assert found["metrics"] == {"reward/mean": 0.5, "samples/failed": 0.0}
 
 
 def test_samples_are_kept_by_the_rule_and_those_of_evaluations_stay(run):

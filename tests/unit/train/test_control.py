@@ -18,6 +18,13 @@ class Alone:
         return [value, *self.others]
 
 
+@pytest.fixture(autouse=True)
+def _this_process_can_be_ended():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 def send(number):
     os.kill(os.getpid(), number)
 
@@ -44,6 +51,13 @@ def test_a_second_termination_is_no_more_than_the_first():
         send(signal.SIGTERM)
         send(signal.SIGTERM)
         assert control.should_stop() == "SIGTERM"
+
+
+def test_a_second_termination_does_not_end_a_process_that_is_on_its_way_out():
+    with SignalControl(Alone()):
+        send(signal.SIGTERM)
+    assert callable(signal.getsignal(signal.SIGTERM)), "or it would end here"
+    send(signal.SIGTERM)
 
 
 def test_an_interrupt_after_a_termination_ends_the_run_at_once():

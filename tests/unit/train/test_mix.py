@@ -9,7 +9,7 @@ from tests.unit.train import learning
 from trimtab import algorithms
 from trimtab.data import collate
 from trimtab.data.prompts import Demonstration
-from trimtab.train.learner import Objective
+from trimtab.train.step import Objective
 from trimtab.types import Prompt, Schedule
 
 
