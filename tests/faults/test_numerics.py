@@ -17,7 +17,7 @@ from tests.unit.train import learning
 from trimtab import algorithms
 from trimtab.errors import NumericalError
 from trimtab.testing import cases
-from trimtab.train import finite
+from trimtab.train import batches, finite
 from trimtab.train.optimizer import Optimizer
 from trimtab.train.settings import Optim
 from trimtab.types import Need, Policy
@@ -326,6 +326,35 @@ def test_one_bad_micro_batch_of_several_spoils_its_update_and_no_other_one(name,
     assert report.weights_sum not in (first.weights_sum, table_model.learner(name).models.weights_sum())
 
 
+def test_no_figure_of_an_update_that_is_left_out_is_in_those_of_the_step():
+    """Whether it is left out before anything was seen of it or after all of it."""
+    batch, found = batch_of("ppo"), []
+    for field in ("ref_log_probs", "gradient"):
+        learner = learner_of("ppo", minibatches=2, micro_batch_tokens=20)
+        calls, bad = [], batch
+        if field == "gradient":
+
+            def once(gradient, calls=calls):
+                calls.append(1)
+                return torch.full_like(gradient, float("nan")) if len(calls) == 1 else gradient
+
+            learner.optimizer.parameters()[0].register_hook(once)
+        else:
+            first = batch_rows_of_the_first_update(learner, batch)
+            row = next(r for r in first if bool(batch.loss_mask[r, 0]))
+            bad, _ = spoil(learner, batch, field, int(batch.row_ids[row]), 0, BAD[0])
+        metrics = learner.update(bad).metrics
+        assert (metrics["updates/count"], metrics["updates/non_finite"]) == (1, 1)
+        kept = ("entropy", "ratio/", "kl/", "loss/", "grad_norm/total", "clip_fraction/", "coefficient/")
+        found.append({n: v for n, v in metrics.items() if n.startswith(kept)})
+    assert found[0] == found[1]
+    assert "entropy" in found[0]
+
+
+def batch_rows_of_the_first_update(learner, batch):
+    return batches.minibatches(batch.group_ids, 2, seed=learner.train.seed, step=1, epoch=0)[0].tolist()
+
+
 def test_figures_of_an_update_that_is_left_out_do_not_reach_the_kl_controller():
     """The reference is spoilt in one of two updates: the controller goes by the other one alone."""
     name, batch = "grpo", batch_of("grpo")
@@ -335,6 +364,7 @@ def test_figures_of_an_update_that_is_left_out_do_not_reach_the_kl_controller():
     report = learner.update(bad)
     assert report.metrics["updates/count"] == 1
     assert torch.tensor(learner.controller.coef).isfinite()
+    assert report.metrics["kl/controlled"] < 1
     assert learner.controller.coef != before
 
 

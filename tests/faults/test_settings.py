@@ -1,5 +1,6 @@
 """A setting changes something or is refused; what is switched off asks for nothing."""
 
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -7,15 +8,17 @@ import torch
 
 from tests import online
 from tests.runs import small
-from trimtab import algorithms
+from trimtab import algorithms, assemble
 from trimtab import config as configs
 from trimtab.algorithms.base import Aggregation
 from trimtab.algorithms.gspo import Segment
 from trimtab.assemble.build import _fitted_to_run
 from trimtab.config import sections
-from trimtab.errors import ConfigError
+from trimtab.errors import ConfigError, UserError
+from trimtab.store.run_directory import RunDirectory
 from trimtab.testing import cases
 from trimtab.testing.algorithms import plain_config, rich_config, with_value
+from trimtab.train.control import NoControl
 
 BASE = {"algorithm": "grpo", "rewards": ["exact_match"]}
 CASE = cases.make(3)
@@ -115,11 +118,29 @@ def test_a_coefficient_enters_the_loss_or_is_refused_as_unread(name, key):
         {"policy": {"dual_clip": None, "norm_length": None}},
         {"checkpoint": {"rolling_every": None}},
         {"optim": {"max_grad_norm": None}},
+        {"policy": {"lora": None, "autocast": None}},
+        {"sampling": {"overlong": {"buffer": 0}, "dynamic": {"enabled": False}, "top_k": None}},
+        {"mix": [], "overrides": {}},
+        {"data": {"validation": None, "allow": None}},
     ],
     ids=lambda off: next(iter(off)),
 )
 def test_what_is_switched_off_asks_for_nothing(off):
     assert configs.from_mapping({**BASE, **off}).resolved["algorithm"] == "grpo"
+
+
+def test_fewer_prompts_a_step_than_processes_are_refused_before_anything_is_loaded_with_the_sum(tmp_path, monkeypatch):
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    part = {"algorithm": "dpo", "data": str(tmp_path / "pairs.jsonl"), "rows_per_step": 3}
+    config = configs.from_mapping({**BASE, "train": {"prompts_per_step": 2}, "mix": [part]})
+    monkeypatch.setattr("trimtab.train.ranks.Ranks", lambda: SimpleNamespace(size=4, rank=0))
+    with pytest.raises(UserError) as error:
+        assemble.build(config, RunDirectory(tmp_path / "run"), NoControl())
+    assert str(error.value).splitlines() == [
+        f"{key}, but there are 4 processes and each needs one a step ({count} / 4 < 1); use 4 or more"
+        for key, count in (("train.prompts_per_step: 2", 2), ("mix[0].rows_per_step: 3", 3))
+    ]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_reference_that_no_term_needs_is_not_looked_for(tmp_path):

@@ -122,6 +122,8 @@ COLUMNS = (
     second("no prompt", {"answer": "1"}, "FILE:2: no column `prompt`, found 'answer'; name the column that holds it: data.columns: {prompt: ...}"),
     second("nothing", {}, "FILE:2: no column `prompt`, found none; name the column that holds it: data.columns: {prompt: ...}"),
     second("no answer", {"prompt": "a"}, "FILE:2: no column `answer`, which reward exact_match reads; found 'prompt'; name the column that holds it: data.columns: {answer: ...}"),
+    second("answer a list", {"prompt": "a", "answer": ["1"]}, "FILE:2: `answer` is a list, which reward exact_match cannot compare; expected text or a number, or null"),
+    second("answer an object", {"prompt": "a", "answer": {"value": 1}}, "FILE:2: `answer` is an object, which reward exact_match cannot compare; expected text or a number, or null"),
     second("prompt null", {"prompt": None}, "FILE:2: `prompt` is null, expected text or messages"),
     second("prompt a number", {"prompt": 3}, "FILE:2: `prompt` is a number, expected text or messages"),
     second("prompt true", {"prompt": True}, "FILE:2: `prompt` is true, expected text or messages"),

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.malformed import mutations
+from trimtab import algorithms
 from trimtab import config as configs
 from trimtab.config import document
 from trimtab.data import files, judged, rows
@@ -50,6 +51,13 @@ RECORDS = {
 """What a reader requires -> good rows for it."""
 GOOD = {required: "".join(json.dumps(r) + "\n" for r in records).encode() for required, records in RECORDS.items()}
 CONFIGS = sorted((ROOT / "examples").rglob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _plugins_looked_up_once(monkeypatch):
+    """Which plug-ins are installed does not change meanwhile, and looking takes longer than all else."""
+    found = algorithms._plugins()
+    monkeypatch.setattr(algorithms, "_plugins", lambda: found)
 
 
 @contextmanager

@@ -115,16 +115,15 @@ def test_a_model_that_plays_two_roles_is_complained_of_once(tmp_path):
     assert len(str(result.exception).splitlines()) == 1
 
 
-def test_a_model_without_a_tokenizer_is_refused_before_a_weight_is_read(tmp_path):
-    import transformers
-
+def test_a_model_without_a_tokenizer_is_refused_before_a_weight_is_read(tmp_path, monkeypatch):
     from trimtab.models import builtin
 
-    transformers.LlamaConfig(**builtin.CONFIG).save_pretrained(tmp_path / "model")
+    builtin.model(0).save_pretrained(tmp_path / "model")
+    monkeypatch.setattr("transformers.modeling_utils.safe_open", lambda *_, **__: pytest.fail("weights were opened"))
     result = call(small.write(tmp_path), f"policy.model={tmp_path / 'model'}")
     assert "has no tokenizer that can be read" in str(result.exception)
     builtin.tokenizer().save_pretrained(tmp_path / "model")
-    assert call(small.write(tmp_path), f"policy.model={tmp_path / 'model'}").exit_code == 0  # there are no weights
+    assert call(small.write(tmp_path), f"policy.model={tmp_path / 'model'}").exit_code == 0
 
 
 def test_too_little_memory_and_disk_are_both_said_after_all_else_was_shown(tmp_path, monkeypatch):

@@ -83,9 +83,15 @@ def test_while_the_policy_is_the_reference_an_evaluation_finds_a_margin_of_exact
         for n in range(24)
     ]
     data.write_text("\n".join(map(json.dumps, made)))
-    words = [f"data.train={data}", f"data.validation={data}", "sampling.max_length=128", "eval.prompts=24"]
+    words = [
+        f"data.train={data}",
+        f"data.validation={data}",
+        "sampling.max_length=128",
+        "eval.prompts=24",
+        "train.minibatches=1",
+    ]
     path = small.write(tmp_path, "dpo", steps=1)
-    directory = small.train(path, tmp_path / "run", *words, *WORDS, f"reference.cache={cache}")
+    directory = small.train(path, tmp_path / "run", *WORDS, *words, f"reference.cache={cache}")
     first = journal.read(directory.journal).evaluations()[0]["metrics"]
     assert (first["eval/preference/margin"], first["eval/preference/accuracy"]) == (0.0, 0.0)
     assert abs(small.steps(directory)[0]["metrics"]["preference/margin"]) < 1e-5

@@ -477,7 +477,7 @@ def test_a_rekeying_that_is_cut_anywhere_leaves_whole_checkpoints_and_goes_on(tm
 def test_the_command_says_what_it_has_done(run, monkeypatch, capfd):
     code, text = command(monkeypatch, capfd, "rekey", run.root, "--to", "${env:KEY_TWO}")
     assert code == 0
-    assert "5 checkpoints are under the key of ${env:KEY_TWO} now; the configuration names it" in text
+    assert "5 checkpoints are under the key of ${env:KEY_TWO} now; the run's configuration names it" in text
     code, text = command(monkeypatch, capfd, "rekey", run.root, "--to", "hunter2hunter2hunter2")
     assert code == 2
     assert "--to: expected a reference" in text

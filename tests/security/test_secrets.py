@@ -185,7 +185,12 @@ def test_a_reference_in_any_other_key_is_refused_with_the_keys_that_may(tmp_path
 
 
 @pytest.mark.parametrize(
-    "url", ["https://me:hunter2hunter2@example.org/x", "s3://hunter2hunter2@host/b", "https://a:hunter2hunter2@b:c/"]
+    "url",
+    [
+        "https://me:hunter2hunter2@example.org/x",  # pragma: allowlist secret
+        "s3://hunter2hunter2@host/b",
+        "https://a:hunter2hunter2@b:c/",  # pragma: allowlist secret
+    ],
 )
 def test_a_password_in_a_url_is_refused_in_any_key(tmp_path, url):
     with pytest.raises(ConfigError, match=r"a\.yaml:3: data\.train: the URL has a user or password in it") as caught:

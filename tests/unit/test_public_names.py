@@ -16,6 +16,7 @@ NAMES = {
 }  # fmt: skip
 ERRORS = {
     "nearest",
+    "shown",
     "TrimtabError", "UserError", "Finding", "ConfigError", "DataError", "ModelError", "RewardError", "LockError",
     "MissingExtraError", "OutOfMemoryError", "UnmetNeedError", "NumericalError", "GuardError", "StorageError", "WorkerError",
     "RewardUnavailableError", "Preempted",

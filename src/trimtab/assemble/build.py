@@ -68,6 +68,22 @@ class Assembled:
         self.run.mixed = ()
 
 
+def _refuse_fewer_than_processes(config: RunConfig, processes: int) -> None:
+    """
+    Raises:
+        UserError: a step has not a prompt or row for every process.
+    """
+    a_step = {"train.prompts_per_step": config.train.prompts_per_step}
+    a_step |= {f"mix[{n}].rows_per_step": part.spec.rows_per_step for n, part in enumerate(config.mix)}
+    if too_few := {key: count for key, count in a_step.items() if count < processes}:
+        lines = [
+            f"{key}: {count}, but there are {processes} processes and each needs one a step "
+            f"({count} / {processes} < 1); use {processes} or more"
+            for key, count in too_few.items()
+        ]
+        raise UserError("\n".join(lines))
+
+
 def build(
     config: RunConfig,
     directory: RunDirectory,
@@ -103,11 +119,7 @@ def build(
     from trimtab.train.step import Objective
 
     ranks = Ranks()
-    if config.train.prompts_per_step < ranks.size:
-        raise UserError(
-            f"train.prompts_per_step: {config.train.prompts_per_step}, but there are {ranks.size} processes and each "
-            f"needs a prompt a step; use {ranks.size} or more"
-        )
+    _refuse_fewer_than_processes(config, ranks.size)
     row_sets = row_sets or read_rows(config, given)
     scorer = scorer_of(config, given)
     for line in judges.examine(config) if scorer else ():

@@ -12,6 +12,8 @@ from trimtab.assemble.given import NOTHING, Given, missing
 from trimtab.assemble.numerics import available_cores
 from trimtab.config import RunConfig
 from trimtab.data import builtin, files, preferences, rows
+from trimtab.data.columns import proposal
+from trimtab.data.messages import kind
 from trimtab.errors import ConfigError, DataError, Finding
 from trimtab.rewards import rules
 from trimtab.rewards.pool import Pool
@@ -131,7 +133,7 @@ def fingerprint(config: RunConfig, name: str) -> str:
 
 
 def missing_columns(config: RunConfig, found: Sequence[rows.Row]) -> list[Finding]:
-    """For every column that a reward reads, the first row that lacks it."""
+    """For every column that a reward reads, the first row that lacks it, or has a list or an object there."""
     findings = []
     for spec in config.rewards:
         is_rule = spec.model is None and spec.name in rules.RULES
@@ -140,8 +142,11 @@ def missing_columns(config: RunConfig, found: Sequence[rows.Row]) -> list[Findin
             if place is not None:
                 there = next(row.values for row in found if row.place == place)
                 what = f"no column `{column}`, which reward {spec.name} reads; found {', '.join(map(repr, there))}"
-                hint = f"name the column that holds it: data.columns: {{{column}: ...}}"
+                hint = f"name the column that holds it: {proposal([column], list(there))}"
                 findings.append(Finding(place=place, what=what, hint=hint))
+            elif (nested := rows.first_nested(found, column)) is not None:
+                what = f"`{column}` is {kind(nested.values[column])}, which reward {spec.name} cannot compare"
+                findings.append(Finding(place=nested.place, what=what, hint="expected text or a number, or null"))
     return findings
 
 

@@ -133,7 +133,10 @@ def _models(page: Page, config: configs.RunConfig) -> dict[str, Sizes]:
     from trimtab.models import policy as policies
     from trimtab.operate.advice import models_of
 
-    named_models.refuse_spoilt(config)
+    try:
+        named_models.refuse_spoilt(config)
+    except ModelError as error:
+        raise UserError(str(error)) from error
     found: dict[str, Sizes] = {}
     by_name: dict[str, Sizes | None] = {}
     problems = []

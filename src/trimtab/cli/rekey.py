@@ -30,4 +30,5 @@ def rekey(
             f"{run / 'final'} held plain weights and is removed; `trimtab export {run} --to DIR` makes them again"
         )
     already = f", {done.already} were before" if done.already else ""
-    typer.echo(f"{done.changed} checkpoints are under the key of {to} now{already}; the configuration names it")
+    typer.echo(f"{done.changed} checkpoints are under the key of {to} now{already}; the run's configuration names it")
+    typer.echo("let the file that you train with name it too: checkpoint.encrypt")

@@ -49,6 +49,8 @@ class _Index:
     """Form of a row -> how many rows have it."""
     columns: dict[frozenset[str], int] = field(default_factory=dict)
     """Columns that rows have together -> the first row that has them; no more than `MOST_SHAPES`."""
+    nested: dict[str, int] = field(default_factory=dict)
+    """Column -> the first row that has a list or an object there; no more than `MOST_SHAPES`."""
 
 
 MOST_SHAPES = 1000
@@ -94,6 +96,10 @@ class Rows(Sequence[Row]):
         if len(self._index.columns) >= MOST_SHAPES:
             return next((row.id for row in self if column not in row.values), None)
         return min((row for names, row in self._index.columns.items() if column not in names), default=None)
+
+    def first_nested(self, column: str) -> int | None:
+        """Number of the first row of the file with a list or an object there; None if it was met in none."""
+        return self._index.nested.get(column)
 
 
 def read(
@@ -150,6 +156,14 @@ def first_without(rows: Sequence[Row], column: str) -> str | None:
     return next((row.place for row in rows if column not in row.values), None)
 
 
+def first_nested(rows: Sequence[Row], column: str) -> Row | None:
+    """The first row with a list or an object in that column; None if there is none."""
+    if isinstance(rows, Rows):
+        number = rows.first_nested(column)
+        return None if number is None else rows[number]
+    return next((row for row in rows if isinstance(row.values.get(column), list | dict)), None)
+
+
 def remarks(rows: Sequence[Row]) -> list[str]:
     """What is to be said about the form of a file's rows."""
     return formats.remarks(rows.formats) if isinstance(rows, Rows) else []
@@ -187,6 +201,9 @@ class _Reader:
                 names = frozenset(values)
                 if names not in index.columns and len(index.columns) < MOST_SHAPES:
                     index.columns[names] = len(index.starts)
+                for name, value in values.items():
+                    if isinstance(value, list | dict) and len(index.nested) < MOST_SHAPES:
+                        index.nested.setdefault(name, len(index.starts))
                 index.starts.append(start)
                 index.sizes.append(len(raw))
                 index.lines.append(number)

@@ -32,7 +32,7 @@ def directory_of(name: str, key: str = "policy.model") -> str:
     path = Path(name).expanduser()
     if (path / "run.json").is_file():
         final = path / "final"
-        if not final.is_dir() and _has_ended(path / "run.json"):
+        if not final.is_dir() and _is_encrypted(path):
             raise ModelError(
                 f"{key}: the weights of {name} are encrypted; `trimtab export {name} --to DIR`, which has its key, makes a "
                 "plain model directory"
@@ -46,11 +46,12 @@ def directory_of(name: str, key: str = "policy.model") -> str:
     return str(path) if name.startswith("~") else name
 
 
-def _has_ended(facts: Path) -> bool:
-    """Whether a run says of which step its `final/` is."""
+def _is_encrypted(run: Path) -> bool:
+    """Whether the checkpoint that a run's `final/` would be made of is."""
     try:
-        return json.loads(facts.read_bytes()).get("final_step") is not None
-    except (OSError, ValueError, AttributeError):
+        step = json.loads((run / "run.json").read_bytes()).get("final_step")
+        return "encryption" in json.loads((run / "checkpoints" / str(step) / "manifest.json").read_bytes())
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return False
 
 

@@ -47,7 +47,8 @@ def export(root: Path, to: Path, *, checkpoint: int | None, dtype: str | None, a
     directory = RunDirectory.existing(root)
     refuse_what_is_there(to)
     if checkpoint is None and not directory.final.is_dir():
-        checkpoint = directory.facts().get("final_step")  # its weights are encrypted
+        step = directory.facts().get("final_step")
+        checkpoint = step if encryption.is_encrypted(directory.checkpoints / str(step)) else None
     source = _source(directory, checkpoint, as_adapter)
     is_adapter = (source / "adapter_config.json").is_file()
     if as_adapter and not is_adapter:

@@ -94,6 +94,9 @@ def next_steps(config: RunConfig, directory: RunDirectory) -> list[str]:
             (f"eval {run}", "the evaluation alone"),
             (f"config show {file}", "every setting, resolved"),
         ]
+    if config.checkpoint.encrypt is not None:
+        hints = [(words.replace(f"model={run}", f"model={run}-plain"), why) for words, why in hints]
+        hints.insert(0, (f"export {run} --to {run}-plain", "its weights in plain, as a model directory"))
     width = max(len(words) for words, _ in hints)
     return [f"{me} {words:<{width}}   # {why}" for words, why in hints]
 

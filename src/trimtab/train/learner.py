@@ -132,7 +132,7 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------- one step
     def update(self, batch: Batch, beside: Sequence[Batch] = ()) -> StepReport:
-        """Train on one batch. An update that anything of is not finite is not applied, only counted.
+        """Train on one batch. An update of which anything is not finite is not applied, only counted.
 
         Args:
             batch: this rank's rows of the step; a step without a row on any rank is skipped and counted.

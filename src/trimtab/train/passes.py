@@ -120,7 +120,8 @@ class Passes:
         failed = self.tokens if now is None else min(now.tokens, self.tokens)
         if failed <= 1 or (now is not None and now.is_least):
             where = "a pass over the models" if now is None else f"a pass of {now.rows} x {now.width} tokens"
-            return OutOfMemoryError(f"{where} does not fit: {shortage}", asked=shortage.asked, tokens=failed)
+            words = f"{where} does not fit" + ("" if shortage.asked else f": {shortage}")
+            return OutOfMemoryError(words, asked=shortage.asked, tokens=failed)
         while self.tokens >= failed:
             self.tokens //= 2
         self.halvings += 1

@@ -215,6 +215,21 @@ def test_a_directory_that_another_process_has_removed_is_made_again(tmp_path):
     assert len(opened(tmp_path)) == 1
 
 
+def test_a_directory_that_is_removed_while_a_file_is_written_is_made_again(tmp_path, monkeypatch):
+    cache, rename = opened(tmp_path), writer.rename
+
+    def removed(*names):
+        monkeypatch.setattr(writer, "rename", rename)
+        writer.remove_tree(cache.directory)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(writer, "rename", removed)
+    cache.put(key(1), figures(1))
+    cache.flush()
+    assert cache.said == []
+    assert len(opened(tmp_path)) == 1
+
+
 def test_what_a_killed_process_has_left_is_taken_away_when_it_is_old(tmp_path):
     cache = opened(tmp_path)
     old, young = cache.directory / ".a.new", cache.directory / ".b.new"
