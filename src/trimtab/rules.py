@@ -218,6 +218,26 @@ NON_FINITE = Rule(
     ),
 )
 
+BROKEN_WEIGHTS = Rule(
+    name="broken_weights",
+    figures=("non_finite/weights", "non_finite/probe"),
+    judged="above",
+    act=0,
+    then="roll_back",
+    title=Text("Weights are not finite", "权重出现 NaN/Inf"),
+    seen=Text(
+        "{figure}: after an update that was applied {value:.0f} numbers are not finite",
+        "{figure}：更新应用之后有 {value:.0f} 个数不是有限数",
+    ),
+    causes=(
+        LEARNING_RATE,
+        Cause(
+            text=Text("the precision is too narrow for the weights", "权重的精度过窄"),
+            remedy=Text("train in policy.dtype: float32 or bfloat16", "使用 policy.dtype: float32 或 bfloat16"),
+        ),
+    ),
+)
+
 KL_UPDATE = Rule(
     name="kl_update",
     figures=("kl/update",),
@@ -780,6 +800,7 @@ NO_IMPROVEMENT = Rule(
 
 RULES = (
     NON_FINITE,
+    BROKEN_WEIGHTS,
     KL_UPDATE,
     KL_REFERENCE,
     LOSS_DIVERGENCE,

@@ -84,6 +84,7 @@ FLIPS = {
         ("reference.model", "MODEL", []),
         ("sampling.group_size", "2", []),
         ("sampling.temperature", "0.5", []),
+        ("sampling.temperature", "{schedule: linear, from: 1.0, to: 0.5, steps: 2}", []),
         ("sampling.top_p", "0.5", []),
         ("sampling.top_k", "3", []),
         ("sampling.stop", "[a, b, c, d, e, f, g, h, i, j, k]", []),

@@ -20,7 +20,7 @@ OTHERS = {
     "cispo": [*QUICK, "mix=[{algorithm: sft, data: 'builtin:addition', weight: 0.5, rows_per_step: 2}]"],
     "sapo": QUICK,
     "clip_cov": QUICK,
-    "rloo": [*QUICK, "train.epochs_per_batch=2", "optim.learning_rate=1e30"],
+    "rloo": [*QUICK, "train.epochs_per_batch=2", "optim.learning_rate=1e30", "guard.rules.broken_weights.then=off"],
     "sft": ["train.minibatches=1", "policy.autocast=float16"],
     "dpo": ["train.minibatches=1", "preference.nll_coef=0.1"],
     "kto": ["train.minibatches=1", "train.prompts_per_step=12", "eval.prompts=20"],

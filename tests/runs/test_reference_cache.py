@@ -140,7 +140,8 @@ def test_what_has_changed_is_named_and_the_figures_are_computed_anew(tmp_path, p
     passes.clear(), capsys.readouterr()
     small.train(path, tmp_path / "second", *words, "sampling.max_length=15", "reference.dtype=bfloat16")
     assert sum(passes) > 0
-    assert "are of another precision, sampling.max_length, weights" in _sorted_facts(capsys.readouterr().out)
+    said = _sorted_facts(capsys.readouterr().out)
+    assert "are of another precision, sampling.max_length, sampling.max_prompt_length, weights" in said
 
 
 def _sorted_facts(said):

@@ -187,14 +187,12 @@ def build(
     engine = None
     if config.need & Need.ROLLOUTS:
         from trimtab.rollout.in_process import InProcessEngine
-        from trimtab.train import schedule
 
         engine = InProcessEngine(
             model=models.model,
             tokenizer=models.tokenizer,
             eos_ids=loaded.eos_ids,
             settings=settings,
-            temperature=schedule.number_at(settings.temperature, 1),
             seed=config.train.seed,
             rows_at_once=numerics.rollout_rows,
             passes=models.passes,

@@ -18,7 +18,7 @@ from torch import Tensor
 from trimtab.kernels import sampling as kernel
 from trimtab.kernels.log_probs import CHUNK_ELEMENTS
 from trimtab.rollout.settings import Sampling
-from trimtab.types import Draw, Rollout
+from trimtab.types import Draw, Rollout, Schedule
 
 
 @dataclass(slots=True)
@@ -42,7 +42,6 @@ class InProcessEngine:
         eos_ids: frozenset[int],
         settings: Sampling,
         seed: int,
-        temperature: float = 1.0,
         branch: str = "main",
         rows_at_once: int = 1024,
         passes: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -53,7 +52,8 @@ class InProcessEngine:
         self.settings = settings
         self.rows_at_once = rows_at_once
         self.passes = passes
-        self.temperature = temperature
+        given = settings.temperature
+        self.temperature: float = given.start if isinstance(given, Schedule) else given
         """Of the coming step."""
         self.version = 0
         self._key = kernel.key(seed, branch, "rollout")

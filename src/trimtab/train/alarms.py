@@ -16,8 +16,9 @@ HISTORY = 50
 """Steps of a running median."""
 START = 10
 """Steps that say how a run began; before there are so many, nothing is held against a median."""
-FLOORS: Mapping[str, float] = {"loss/total": 0.1}
-"""The least that counts as usual: a policy loss is near 0 by construction, and ten times nothing is nothing."""
+FLOORS: Mapping[str, float] = {"loss/total": 0.1, "loss/value": 0.1, "grad_norm/total": 1.0}
+"""The least that counts as usual: a policy loss is near 0 by construction, a gradient is while no group has a spread, and
+ten times nothing is nothing."""
 CALM = 5
 """Steps without a breach after which an alarm is over, so that a figure at its limit does not ring at every step."""
 HEALTHY = 3

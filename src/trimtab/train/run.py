@@ -41,6 +41,7 @@ class Run:
     def snapshot(self, *, is_copied: bool, policy_only: bool = False) -> Snapshot:
         write_models = self.models.writer(is_copied=is_copied, policy_only=policy_only)
         if policy_only:
+            self.learner.refuse_wrong_weights()
             return Snapshot(write_models=write_models, tensors={}, values={})
         tensors, values = self.tensors(), self.values()
         if is_copied:
@@ -70,9 +71,8 @@ class Run:
         self.rollbacks = int(values["rollbacks"])
         self.learner.load(tensors, values["learner"])
         self.source.load_state(values["source"])
-        for source, state in zip(
-            self.mixed, values["mixed"], strict=False
-        ):  # a swap may have added one, or left it out
+        # a swap may have added one, or left it out
+        for source, state in zip(self.mixed, values["mixed"], strict=False):
             source.load_state(state)
         self.guard.load_state(values["guard"])
         self.is_finished = self.guard.has_finished()

@@ -127,6 +127,8 @@ class GuardRules:
 
     non_finite: RuleLimits = field(default_factory=RuleLimits)
     """No loss and gradient of a step was finite: updates/non_finite."""
+    broken_weights: RuleLimits = field(default_factory=RuleLimits)
+    """Weights are not finite: non_finite/weights, non_finite/probe."""
     kl_update: RuleLimits = field(default_factory=RuleLimits)
     """One step moves the policy too far: kl/update."""
     kl_reference: RuleLimits = field(default_factory=RuleLimits)

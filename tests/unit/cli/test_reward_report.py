@@ -145,8 +145,8 @@ def test_the_scores_are_those_of_the_model(report, runs):
     ]
     scores = scoring.scores_of(loaded.model, ids)
     found = parsed(report, runs / "rm")["rewards"][0]["now"]
-    assert found["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-5)
-    assert found["good"]["mean"] == pytest.approx(sum(scores[::2]) / 6, abs=1e-5)
+    assert found["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
+    assert found["good"]["mean"] == pytest.approx(sum(scores[::2]) / 6, abs=1e-6)
 
 
 def test_a_configuration_rewards_the_completions_of_a_file(report, tmp_path):

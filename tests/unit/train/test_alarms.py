@@ -21,11 +21,13 @@ CASES = [
     # rule, figures before, figures just inside, figures just outside, steps until it rings, level
     ("non_finite", [], {"updates/non_finite": 0}, {"updates/non_finite": 1, "updates/count": 0}, 1, "warn"),
     ("non_finite", [], {"updates/non_finite": 1, "updates/count": 1}, {"updates/non_finite": 2}, 3, "act"),
+    ("broken_weights", [], {"non_finite/weights": 0}, {"non_finite/weights": 1}, 1, "act"),
     ("kl_update", [], {"kl/update": 0.0299}, {"kl/update": 0.0301}, 1, "warn"),
     ("kl_update", [], {"kl/update": 0.0499}, {"kl/update": 0.0501}, 1, "act"),
     ("kl_reference", [], {"kl/reference": 0.0499}, {"kl/reference": 0.0501}, 1, "warn"),
     ("kl_reference", USUAL, {"kl/reference": 1.99}, {"kl/reference": 2.01}, 1, "act"),
     ("loss_divergence", USUAL, {"loss/total": -1.99}, {"loss/total": -2.01}, 1, "warn"),
+    ("loss_divergence", [{"grad_norm/total": 0.001}] * 12, {"grad_norm/total": 9.9}, {"grad_norm/total": 10.1}, 3, "act"),
     ("loss_divergence", USUAL, {"grad_norm/total": 9.9}, {"grad_norm/total": 10.1}, 3, "act"),
     ("reward_fall", [{"eval/reward/mean": 0.8}], {"eval/reward/mean": 0.761}, {"eval/reward/mean": 0.759}, 3, "act"),
     ("ratio_max", [], {"update/ratio_max": 9.9}, {"update/ratio_max": 10.1}, 1, "warn"),

@@ -23,7 +23,11 @@ def run(live):
         return lambda directory: directory
 
     return Run(
-        learner=SimpleNamespace(tensors=lambda: {"first_moment.w": live["moment"]}, values=lambda: {"step": 3}),
+        learner=SimpleNamespace(
+            refuse_wrong_weights=lambda: None,
+            tensors=lambda: {"first_moment.w": live["moment"]},
+            values=lambda: {"step": 3},
+        ),
         models=SimpleNamespace(writer=writer, asked=asked),
         source=SimpleNamespace(state=lambda: {"surplus": live["surplus"]}),
         evaluator=None,
