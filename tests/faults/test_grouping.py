@@ -119,7 +119,7 @@ def test_whole_numbers_and_truth_values_are_rewards_too(name, dtype):
     algorithm = algorithms.load(name)
     case = cases.make()
     rewards = (torch.arange(8) % 3 == 0).to(dtype)
-    plain = replace(case, batch=replace(case.batch, rewards=rewards.float()))
+    plain = replace(case, batch=replace(case.batch, rewards=rewards.double()))
     given = replace(case, batch=replace(case.batch, rewards=rewards))
     wanted, found = (cases.evaluate(algorithm, algorithm.config(), c) for c in (plain, given))
     assert found.loss == wanted.loss

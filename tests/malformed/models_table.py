@@ -42,7 +42,7 @@ def weights(name, data, said):
 
 CONFIGS = (
     model("no config.json", {"config.json": None}, "m has no config.json; expected a Hugging Face model directory or a finished run"),
-    model("config.json cut off", {"config.json": WHOLE["config.json"][:65]}, f"m/config.json:5:2: not JSON: the text that begins here does not end; {CUT}"),
+    model("config.json cut off", {"config.json": WHOLE["config.json"][:65]}, f"m/config.json:5:16: not JSON: the text that begins here does not end; {CUT}"),
     model("config.json cut behind a comma", {"config.json": b'{\n "model_type": "llama",\n'}, f"m/config.json:3:1: not JSON: ends where a key in double quotes is expected; {CUT}"),
     model("config.json with a comment", {"config.json": b'{\n // mine\n "model_type": "llama"}'}, "m/config.json:2:2: not JSON: a comment, and JSON has none; take it out"),
     model("config.json empty", {"config.json": b""}, f"m/config.json: is empty, expected a JSON object; {COPY}"),

@@ -18,6 +18,7 @@ CONFIG = {
     "algorithm": "grpo",
     "sampling": {"group_size": 4, "max_length": 12},
     "optim": {"learning_rate": 1e-3},
+    "guard": {"rules": {"kl_update": {"then": "warn"}}},
     "train": {"max_steps": 2, "prompts_per_step": 4},
     "eval": {"every": 2, "early_stop": {"patience": None}},
     "checkpoint": {"rolling_every": 1, "rolling_keep": 10},

@@ -43,5 +43,5 @@ class Recorders:
                 self.failed += 1
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__
-                what = redact(f"{type(error).__name__}: {error}")
-                print(f"warning: {name} failed and is switched off: {what}", file=sys.stderr)
+                reason = redact(f"{type(error).__name__}: {error}")
+                print(f"warning: {name} failed and is switched off: {reason}", file=sys.stderr)
