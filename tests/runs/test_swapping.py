@@ -135,6 +135,31 @@ def test_a_swap_that_cannot_be_built_leaves_the_run_as_it_was(tmp_path, monkeypa
     assert small.evidence(directory) == small.evidence(small.train(path, tmp_path / "undisturbed"))
 
 
+@pytest.mark.parametrize("kind", ["swap", "rollback"])
+def test_whatever_keeps_a_change_from_being_built_the_next_start_does_not_meet_it(tmp_path, monkeypatch, kind):
+    path, directory = small.write(tmp_path, steps=2), small.RunDirectory(tmp_path / "run")
+    wish = swap({"kl.coef": 0.1}) if kind == "swap" else back(version=1)
+    build = steering.Steering._rebuilt
+
+    def broken(self, config, changes):
+        if len(directory.config_versions()) == 2:
+            raise RuntimeError("a fault of ours")
+        return build(self, config, changes)
+
+    with monkeypatch.context() as patch:
+        ask_behind(patch, directory, {1: wish})
+        patch.setattr(steering.Steering, "_rebuilt", broken)
+        with pytest.raises(RuntimeError, match="a fault of ours"):
+            small.train(path, tmp_path / "run")
+    small.train(path, tmp_path / "run")
+    assert directory.newest_config()["why"].startswith("undone, since it could not be: ")
+    assert small.evidence(directory) == small.evidence(small.train(path, tmp_path / "undisturbed"))
+
+
+class Died(BaseException):
+    """Stands for the end of the process, which nothing catches."""
+
+
 @pytest.mark.parametrize("at", ["before the configuration", "behind the configuration", "behind the rebuild"])
 def test_a_swap_survives_a_crash(swapped_live, tmp_path, at):
     path, directory = small.write(tmp_path, steps=4), small.RunDirectory(tmp_path / "run")
@@ -143,18 +168,18 @@ def test_a_swap_survives_a_crash(swapped_live, tmp_path, at):
 
     def dies(*_args, **_more):
         dead.append(True)  # and does not live to answer
-        raise small.Interrupted
+        raise Died
 
     with pytest.MonkeyPatch.context() as patch:
         ask_behind(patch, directory, {2: swap(CHAIN[2])})
         patch.setattr(requests, "waiting", lambda directory: [] if dead else waiting(directory))
         if at == "before the configuration":
-            patch.setattr(steering.Steering, "_write_config", dies)
+            patch.setattr(steering, "write_version", dies)
         elif at == "behind the configuration":
             patch.setattr(steering.Steering, "_rebuilt", dies)
         else:
             patch.setattr(steering.Steering, "_answer", dies)
-        with pytest.raises(small.Interrupted):
+        with pytest.raises(Died):
             small.train(path, tmp_path / "run")
     small.train(path, tmp_path / "run")
     assert small.evidence(directory) == small.evidence(swapped_live)[:4]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
+from trimtab.config import RunConfig
 from trimtab.errors import LockError, TrimtabError, UserError
 from trimtab.operate import changes as changing
 from trimtab.operate import steering
@@ -34,13 +34,13 @@ def ask(directory: RunDirectory, request: Request, *, timeout: float) -> Answer:
         ConfigError: the changes do not fit this run. RefusedError: it could not be changed. UserError: it has not
             answered in time; the request is withdrawn.
     """
-    _refuse_what_cannot_be(directory, request)
     if not directory.is_locked():
         try:
             with directory.locked():
                 return _on_disk(directory, request)
         except LockError:  # it has been started meanwhile
             pass
+    _decided(directory, request)  # what can be refused without the run is
     requests.ask(directory, request)
     ends = time.monotonic() + timeout
     while time.monotonic() < ends:
@@ -67,42 +67,31 @@ def _store(directory: RunDirectory) -> CheckpointStore:
     return CheckpointStore(directory.checkpoints, Checkpoint(), max_steps=1, is_writer=False, journal=directory.journal)
 
 
-def _refuse_what_cannot_be(directory: RunDirectory, request: Request) -> None:
+def _decided(directory: RunDirectory, request: Request) -> tuple[RunConfig, RunConfig, dict[str, Any], int | None]:
+    """What the run was started with; configuration, changes and step that a request leads to.
+
+    Raises:
+        UserError, ConfigError, StorageError: it leads to nothing.
+    """
     newest = directory.newest_config()
-    start = changing.started_with(newest)
-    present = newest.get("changes") or {}
+    start, present = changing.started_with(newest), newest.get("changes") or {}
     if request.kind == "swap":
-        changing.changed(start, present, request.changes)
-    else:
-        steering.decided(start, directory, _store(directory), request, present=present)
+        return (start, *changing.changed(start, present, request.changes), None)
+    return (start, *steering.decided(start, directory, _store(directory), request))
 
 
 def _on_disk(directory: RunDirectory, request: Request) -> Answer:
     """Change a run that does not train. The caller holds its lock."""
-    newest = directory.newest_config()
-    start = changing.started_with(newest)
-    present: Mapping[str, Any] = newest.get("changes") or {}
-    store, events = _store(directory), journal.Journal(directory.journal)
+    start, config, changes, to = _decided(directory, request)
     if branches.pending(directory) is not None:
         raise UserError(f"{directory.root}: a rollback is under way; let the run go on once, then ask again")
-    step = store.newest_good() or 0
-    config, changes, to = (
-        (*changing.changed(start, present, request.changes), None)
-        if request.kind == "swap"
-        else steering.decided(start, directory, store, request, present=present)
-    )
     if to is None:
-        what = changing.said(request.changes) if request.kind == "swap" else f"configuration {request.version} put back"
-        version = directory.add_config(
-            config.requested,
-            config.resolved,
-            folder=config.folder,
-            why=f"swap at step {step}: {what}",
-            changes=changes,
-            who=request.who,
-            request=request.id,
+        step = _store(directory).newest_good() or 0
+        version = steering.write_version(directory, config, changes, steering.swap_reason(request, step), request)
+        told = steering.swap_changes(request, changes)
+        journal.Journal(directory.journal).append(
+            "event", event="swapped", step=step, version=version, changes=told, who=request.who
         )
-        events.append("event", event="swapped", step=step, version=version, changes=dict(changes), who=request.who)
         return Answer(done=True, message=_later(version, step), step=step, version=version)
     steps = journal.read(directory.journal).steps()
     version = len(directory.config_versions()) + 1

@@ -100,8 +100,7 @@ class Steering:
         if alarm is None:
             raise GuardError(verdict.reason)
         guard, was = self.config.guard, alarm.step
-        run.checkpoints.wait()
-        run.record_saves()
+        self._settle(run)
         if run.rollbacks >= guard.max_rollbacks:
             times = f"the run has gone back {run.rollbacks} times (guard.max_rollbacks)"
             raise GuardError(f"step {was}: {verdict.reason}. {times if run.rollbacks else 'guard.max_rollbacks is 0'}")
@@ -168,37 +167,32 @@ class Steering:
         )
 
     def _swapped(self, run: Run, request: Request) -> Run:
-        old_config, old_changes = self.config, self.changes
         config, changes = changing.changed(self.start, self.changes, request.changes, place="swap")
+        return self._changed_in_place(run, config, changes, request)
+
+    def _changed_in_place(self, run: Run, config: RunConfig, changes: Mapping[str, Any], request: Request) -> Run:
+        """The run at the step where it is, under another configuration; if that cannot be built, as it was."""
+        old_config, old_changes, why = self.config, self.changes, swap_reason(request, run.step)
         self._save(run)
-        why = f"swap at step {run.step}: {changing.said(request.changes)}"
-        self._write_config(config, changes, why, request)
-        recorder = run.recorder
+        self._on_first(lambda: write_version(self.directory, config, changes, why, request))
         try:
             found = self._rebuilt(config, changes)
-        except TrimtabError:
-            self._write_config(old_config, old_changes, f"undone, since it could not be: {why}", None)
+        except Exception:  # whatever it was, the next start must not meet a configuration that cannot be built
+            undone = f"undone, since it could not be: {why}"
+            self._on_first(lambda: write_version(self.directory, old_config, old_changes, undone))
             self._rebuilt(old_config, old_changes)
             raise
-        recorder.event(
-            "swapped", step=found.step, version=found.version, changes=dict(request.changes), who=request.who
+        found.recorder.event(
+            "swapped", step=found.step, version=found.version, changes=swap_changes(request, changes), who=request.who
         )
-        self.say(f"step {found.step}: {changing.said(request.changes)} (configuration {found.version})")
+        self.say(f"step {found.step}: configuration {found.version}, {why}")
         return found
 
     def _rolled_back(self, run: Run, request: Request) -> Run:
-        config, changes, to = decided(self.start, self.directory, run.checkpoints, request, present=self.changes)
+        config, changes, to = decided(self.start, self.directory, run.checkpoints, request)
         if to is None:
-            self._save(run)
-            why = f"configuration {request.version} put back at step {run.step}"
-            self._write_config(config, changes, why, request)
-            found = self._rebuilt(config, changes)
-            found.recorder.event(
-                "swapped", step=found.step, version=found.version, changes=dict(changes), who=request.who
-            )
-            return found
-        run.checkpoints.wait()
-        run.record_saves()
+            return self._changed_in_place(run, config, changes, request)
+        self._settle(run)
         rollback = by_hand(self.directory, request, changes, to=to, was=run.step, version=self._next_version())
         return self._go_back(replace(rollback, rollbacks=run.rollbacks), config)
 
@@ -256,9 +250,15 @@ class Steering:
         self._on_first(lambda: self.directory.describe(**built.facts))
         return run
 
+    def _settle(self, run: Run) -> None:
+        """Until no save is under way, so that every rank finds the same checkpoints."""
+        run.checkpoints.wait()
+        run.record_saves()
+        self.ranks.barrier()
+
     def _save(self, run: Run) -> None:
         """The state of this step boundary, unless it is there already."""
-        run.checkpoints.wait()
+        self._settle(run)
         if run.checkpoints.newest_good() != run.step:
             run.checkpoints.save_if_due(run.step, run, {}, last=True)
         run.record_saves()
@@ -266,19 +266,6 @@ class Steering:
 
     def _next_version(self) -> int:
         return len(self.directory.config_versions()) + 1
-
-    def _write_config(self, config: RunConfig, changes: Mapping[str, Any], why: str, request: Request | None) -> None:
-        self._on_first(
-            lambda: self.directory.add_config(
-                config.requested,
-                config.resolved,
-                folder=config.folder,
-                why=why,
-                changes=changes,
-                who=request.who if request else None,
-                request=request.id if request else None,
-            )
-        )
 
     def _on_first(self, work: Callable[[], Any]) -> None:
         """Do on the first rank what writes, while the others wait."""
@@ -292,8 +279,6 @@ def decided(
     directory: RunDirectory,
     checkpoints: Any,
     request: Request,
-    *,
-    present: Mapping[str, Any],
 ) -> tuple[RunConfig, dict[str, Any], int | None]:
     """Configuration, changes and step of a rollback that a person asks for; the step is None if it stays where it is.
 
@@ -321,6 +306,33 @@ def refuse_missing(directory: RunDirectory, checkpoints: Any, to: int) -> None:
         raise StorageError(f"{directory.checkpoints}: there is no checkpoint of step {to}; there are {there}")
     if fault is not None:
         raise StorageError(f"checkpoint {to} is not used: {fault}")
+
+
+def swap_reason(request: Request, step: int) -> str:
+    """Why there is a new configuration at a step where the run stays."""
+    if request.kind == "swap":
+        return f"swap at step {step}: {changing.said(request.changes)}"
+    return f"configuration {request.version} put back at step {step}"
+
+
+def swap_changes(request: Request, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a swap tells of: what was asked for; of a configuration that was put back, all that it changes."""
+    return dict(request.changes if request.kind == "swap" else changes)
+
+
+def write_version(
+    directory: RunDirectory, config: RunConfig, changes: Mapping[str, Any], why: str, request: Request | None = None
+) -> int:
+    """A new version of a run's configuration; its number."""
+    return directory.add_config(
+        config.requested,
+        config.resolved,
+        folder=config.folder,
+        why=why,
+        changes=changes,
+        who=request.who if request else None,
+        request=request.id if request else None,
+    )
 
 
 def carry_on(start: RunConfig, directory: RunDirectory, rollback: Rollback) -> None:
