@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from trimtab.errors import TrimtabError
 
@@ -13,6 +15,33 @@ class Metric:
     """With slashes; a name that ends in `/*` stands for a family (`reward/exact_match`)."""
     unit: str
     help: str
+
+    @property
+    def kind(self) -> Literal["gauge", "step_count", "total"]:
+        """The newest value; what happened in a step, which exporters add up; what happened since a start."""
+        return "step_count" if self.name in STEP_COUNTS else "total" if self.name in TOTALS else "gauge"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What tells the members of a family apart."""
+        return LABELS.get(self.name, ("name",)) if self.name.endswith("/*") else ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """By the conventions of Prometheus: base units, `_total` for counters; a counter's name ends so in the exposition.
+
+        >>> [find(name).prometheus_name for name in ("kl/update", "updates/count", "loss/total", "reward/brevity")]
+        ['trimtab_kl_update_nats', 'trimtab_updates_total', 'trimtab_loss', 'trimtab_reward']
+        """
+        words = "trimtab_" + self.name.removesuffix("/*").replace("/", "_")
+        if self.kind != "gauge":
+            return words.removesuffix("_count") + "_total"
+        words = words.removesuffix("_total")  # which only a counter may end in, as only a histogram may in _count
+        if words.endswith("_count"):
+            return words.removesuffix("count") + self.unit
+        unit = SUFFIXES.get(self.unit, "")
+        is_said = words.endswith(unit) or (unit == "_ratio" and "_ratio_" in words)
+        return words if is_said else words + unit
 
 
 _TABLE = """
@@ -54,7 +83,7 @@ clip_fraction/low            | ratio   | share of tokens with a negative advanta
 clip_fraction/high           | ratio   | share of tokens with a positive advantage whose ratio rose over the clip
 clip_fraction/dual           | ratio   | share of tokens bounded by the dual clip
 segment/length               | tokens  | mean length of a segment (gspo_segment)
-cispo/weight                 | ratio   | mean over tokens of the bounded importance weight
+cispo/weight                 | 1       | mean over tokens of the bounded importance weight
 sapo/gate                    | ratio   | mean over tokens of the share of the gradient that the gate lets through
 covariance/picked            | ratio   | share of tokens picked for a high covariance (clip_cov, kl_cov)
 preference/accuracy          | ratio   | share of pairs whose chosen side has the higher implicit reward, a tie is wrong; kto: of rows on their side of z0
@@ -72,7 +101,7 @@ reward/mean                  | reward  | mean over scored completions
 reward/std                   | reward  | standard deviation over scored completions
 reward/min                   | reward  | smallest reward
 reward/max                   | reward  | largest reward
-reward/length_correlation    | ratio   | correlation of reward and tokens over scored completions; near 1 or -1 the reward pays for length or brevity
+reward/length_correlation    | 1       | correlation of reward and tokens over scored completions; near 1 or -1 the reward pays for length or brevity
 reward/unscored              | ratio   | share of completions without a reward
 reward/errors                | calls   | reward functions' calls that raised, timed out or gave no number
 reward/zero_spread_groups    | ratio   | share of groups whose rewards are all equal
@@ -83,7 +112,7 @@ rollout/distinct_share       | ratio   | mean over groups of distinct completion
 rollout/trainer_mismatch     | nats    | mean over tokens of |old_log_probs - rollout_log_probs|
 advantage/mean               | 1       | mean over tokens
 advantage/std                | 1       | standard deviation over tokens
-explained_variance           | ratio   | 1 - Var(returns - values) / Var(returns) of the critic before the first update
+explained_variance           | 1       | 1 - Var(returns - values) / Var(returns) of the critic before the first update
 length/mean                  | tokens  | completions, generated tokens
 length/p50                   | tokens  | median completion
 length/p95                   | tokens  | 95th percentile of completions
@@ -130,6 +159,24 @@ time/term_norms              | seconds | gradient norms of single terms on a sam
 time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
+run/step                     | steps   | newest step; like all of run/* not in the journal
+run/max_steps                | steps   | train.max_steps
+run/started                  | timestamp | when this process began to train
+run/last_step                | timestamp | when the newest step ended: the run's heartbeat
+run/state/*                  | 1       | 1 for what the run is doing: starting, training, finished, stopped, preempted, failed
+role/heartbeat_age/*         | seconds | since a role that is at work has last got further; 0 while it has nothing to do; not in the journal
+role/up/*                    | 1       | 1 unless a role has died; not in the journal
+alarm/*                      | 1       | of a rule: 0 all is well, 1 a warning is raised, 2 an alarm that acts; not in the journal
+alarms/*                     | alarms  | raised by a rule since the process began; not in the journal
+guard/limit/*                | 1       | what a rule's figure is held against, in the figure's own unit; not in the journal
+guard/breach/*               | ratio   | steps (seconds) in a row that a figure is over its limit, by how many are needed: from 1 on the alarm is raised; not in the journal
+utilisation/cpu              | ratio   | of all cores of the computer, since the step before
+utilisation/memory           | ratio   | of the computer's memory, or of the container's limit
+utilisation/disk             | ratio   | of the file system that the run lies on
+utilisation/accelerator      | ratio   | share of the time in which the accelerator computed, by its driver
+utilisation/accelerator_memory | ratio | of the accelerator's memory, whoever has taken it
+io/network_bytes             | bytes   | sent and received by the computer, loopback left out, in the step
+io/disk_bytes                | bytes   | read and written by the process, caches included, in the step
 config/version               | 1       | number of the configuration that the step was trained with, RUN/config
 role/restarts                | processes | processes of rewards started again because they were stopped from outside, since the start
 guard/alarms                 | alarms  | raised after the step
@@ -140,11 +187,36 @@ checkpoint/save_seconds      | seconds | until the newest checkpoint was on the 
 checkpoint/stall_seconds     | seconds | that training stood still for saving since the step before
 checkpoint/age               | seconds | since the state in the newest checkpoint was taken: what a crash now would lose
 samples/failed               | files   | of samples that could not be written, since the start of the process
-drill/last_success           | seconds | unix time of the newest drill that passed; in RUN/drill.json, not in the journal
+drill/last_success           | timestamp | unix time of the newest drill that passed; in RUN/drill.json, not in the journal
 memory/total                 | bytes   | resident memory of the process
 memory/micro_batch_tokens    | tokens  | of a pass over the models at the end of the step, at most; the smallest of any process
 memory/halvings              | times   | how often a pass did not fit into memory in the step and was made again at half the size; the most of any process
 """
+
+STEP_COUNTS = frozenset(
+    {
+        "updates/count", "updates/skipped", "updates/non_finite", "updates/overflow", "updates/stopped", "non_finite/*",
+        "reward/errors", "sampling/refills", "sampling/stale", "memory/halvings", "io/network_bytes", "io/disk_bytes",
+    }
+)  # fmt: skip
+"""Metrics that say how often something happened in the step."""
+TOTALS = frozenset({"role/restarts", "guard/rollbacks", "checkpoint/rejected", "samples/failed", "alarms/*"})
+"""Metrics that say how often something happened since a start."""
+SUFFIXES: Mapping[str, str] = {
+    "nats": "_nats", "ratio": "_ratio", "seconds": "_seconds", "bytes": "_bytes", "tokens": "_tokens",
+    "timestamp": "_timestamp_seconds",
+}  # fmt: skip
+"""Of names in Prometheus, by unit."""
+LABELS: Mapping[str, tuple[str, ...]] = {
+    "run/state/*": ("state",),
+    "role/heartbeat_age/*": ("role",),
+    "role/up/*": ("role",),
+    "alarm/*": ("rule",),
+    "alarms/*": ("rule", "level"),
+    "guard/limit/*": ("rule", "level", "figure"),
+    "guard/breach/*": ("rule", "level"),
+}
+"""Of families whose members are not told apart by a name; the last one takes the rest of the slashes."""
 
 METRICS: dict[str, Metric] = {}
 for _line in _TABLE.strip().splitlines():
@@ -177,3 +249,16 @@ def find(name: str) -> Metric:
         if (family := "/".join([*parts[:length], "*"])) in METRICS:
             return METRICS[family]
     raise TrimtabError(f"metric {name!r} is not in the catalogue; add it there (name, unit, help)")
+
+
+def members(name: str) -> dict[str, str]:
+    """The labels that tell a metric apart from the others of its family.
+
+    >>> members("reward/exact_match"), members("guard/limit/kl_update/act/kl/update"), members("loss/kl")
+    ({'name': 'exact_match'}, {'rule': 'kl_update', 'level': 'act', 'figure': 'kl/update'}, {})
+    """
+    metric = find(name)
+    if not metric.labels:
+        return {}
+    rest = name.removeprefix(metric.name.removesuffix("*"))
+    return dict(zip(metric.labels, rest.split("/", len(metric.labels) - 1), strict=True))

@@ -361,10 +361,29 @@ class StepReport:
     samples: tuple[Sample, ...] = ()
     phase: str = "train"
     """`train`, or `eval` for the records of an evaluation."""
+    standings: tuple[Standing, ...] = ()
+    """How the guard's rules stand after the step, for whoever watches; not in the journal."""
 
     def __or__(self, metrics: Mapping[str, float]) -> StepReport:
         """The report with more metrics."""
         return replace(self, metrics={**self.metrics, **metrics})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A figure of one of the guard's rules against one of its limits."""
+
+    rule: str
+    """A name of `rules.RULES`."""
+    level: str
+    """`warn` or `act`: which limit."""
+    figure: str
+    limit: float | None
+    """In the figure's own unit; None while too little has been seen to say it."""
+    breach: float
+    """Steps (seconds) in a row that the rule is over this limit, by how many it takes: from 1 on it is broken."""
+    raised: str = ""
+    """The level of the rule's alarm; empty: none is raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,6 +417,8 @@ class Verdict:
     """Alarms that this step raised, or whose level it has changed."""
     cleared: tuple[str, ...] = ()
     """Names of rules whose alarm is over."""
+    standings: tuple[Standing, ...] = ()
+    """Of the rules that have seen their figures."""
 
     @property
     def stops(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trimtab.rules import Rule
 from trimtab.train.settings import RuleLimits
+from trimtab.types import Standing
 
 HISTORY = 50
 """Steps of a running median."""
@@ -97,6 +98,7 @@ class Watch:
         self._seconds = 0.0
         self._calm = 0
         self._breach: Breach | None = None
+        self._seen: list[_Seen] = []
         self._fall = Fall(window)
 
     @property
@@ -122,6 +124,7 @@ class Watch:
         if found is None:  # nothing new
             self._breach = None if self._breach is None else replace(self._breach, is_new=False)
             return self._breach
+        self._seen = found
         worst = max(found, key=lambda f: (f.is_over(self.limits.act), f.is_over(self.limits.warn), f.excess))
         if self._is_excused(metrics):
             worst = replace(worst, over=0.0)
@@ -132,6 +135,31 @@ class Watch:
             breach = replace(self._breach, level="warn", is_new=False)
         self._breach = breach
         return breach
+
+    def standings(self, raised: str) -> list[Standing]:
+        """How its figures stand against its limits.
+
+        Args:
+            raised: the level of its alarm, empty if there is none.
+        """
+        limits, found = self.limits, []
+        waits = 1 if limits.act is not None else limits.steps
+        warned = self._warned / waits if self.rule.seconds is None else self._seconds / self.rule.seconds
+        counted = {"warn": (limits.warn, warned), "act": (limits.act, self._acted / limits.steps)}
+        for level, (limit, breach) in counted.items():
+            if limit is not None and limits.then != "off":
+                found += [
+                    Standing(
+                        rule=self.rule.name,
+                        level=level,
+                        figure=seen.name,
+                        limit=seen.in_own_unit(limit),
+                        breach=breach,
+                        raised=raised,
+                    )
+                    for seen in self._seen
+                ]
+        return found
 
     @property
     def _calm_needed(self) -> int:
@@ -173,8 +201,11 @@ class Watch:
         self._remember(name, size)
         if judged == "times_median":
             usual = None if usual is None else max(usual, median(self._start[name]), FLOORS.get(name, 0.0))
-            return _Seen(name, value, 0.0 if not usual else size / usual, scale=usual or 0.0)
-        return _Seen(name, value, math.inf if not usual else size / usual, scale=usual or 0.0, is_below=True)
+            over = size / usual if usual else 0.0
+        else:
+            over = size / usual if usual else math.inf
+        is_below = judged == "under_median"
+        return _Seen(name, value, over, scale=usual or 0.0, is_below=is_below, is_known=bool(usual))
 
     def _held_against_start(self, name: str, value: float) -> _Seen:
         start = self._start.setdefault(name, [])
@@ -182,7 +213,7 @@ class Watch:
             start.append(value)
         began = median(start)
         if began <= 0 or len(start) < START:
-            return _Seen(name, value, 1.0, is_below=self.rule.judged == "share_of_start")
+            return _Seen(name, value, 1.0, is_below=self.rule.judged == "share_of_start", is_known=False)
         if self.rule.judged == "share_of_start":
             return _Seen(name, value, value / began, scale=began, is_below=True)
         limit = self.limits.warn or self.limits.act or math.inf
@@ -277,6 +308,14 @@ class _Seen:
     limit: float | None = None
     since: int | None = None
     shown: str | None = None
+    is_known: bool = True
+    """Whether enough has been seen to hold it against anything."""
+
+    def in_own_unit(self, limit: float) -> float | None:
+        """A limit as the figure's own unit has it; None where it is a range, or nothing yet."""
+        if self.limit is not None:
+            return self.limit
+        return limit * (self.scale or 1.0) if self.is_known and self.shown is None else None
 
     def is_over(self, limit: float | None) -> bool:
         if limit is None:
@@ -315,12 +354,12 @@ class Fall:
         name, value, spread, error = found
         if not self._healthy:
             self._keep(step, value)
-            return _Seen(name, value, 0.0)
+            return _Seen(name, value, 0.0, is_known=False)
         reference = median(self._healthy)
         allowed = max(share * max(abs(reference), spread), error)
         if reference - value <= allowed:
             self._keep(step, value)
-            return _Seen(name, value, 0.0)
+            return _Seen(name, value, 0.0, limit=reference - allowed)
         return _Seen(name, value, math.inf, limit=reference - allowed, since=self._healthy_step + 1)
 
     def _evaluated(self, metrics: Mapping[str, Any]) -> tuple[str, float, float, float] | None:

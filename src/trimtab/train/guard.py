@@ -89,7 +89,16 @@ class StepGuard:
             verdicts.append(finished)
         gravest = min(verdicts, key=lambda v: ORDER.index(v.action), default=Verdict(action="continue"))
         return Verdict(
-            action=gravest.action, reason=gravest.reason, cause=gravest.cause, raised=tuple(raised), cleared=cleared
+            action=gravest.action,
+            reason=gravest.reason,
+            cause=gravest.cause,
+            raised=tuple(raised),
+            cleared=cleared,
+            standings=tuple(
+                standing
+                for watch in self.watches.values()
+                for standing in watch.standings(self._active.get(watch.rule.name, ""))
+            ),
         )
 
     @property

@@ -32,7 +32,7 @@ def train(run: Run) -> Run:
         report = _evaluate(run, report, last=is_last)
         seconds = {"time/step": time.perf_counter() - started}
         verdict = run.guard.judge(report | seconds)
-        run.recorder.record(report | seconds | run.figures())
+        run.recorder.record(replace(report | seconds | run.figures(), standings=verdict.standings))
         _tell(run, verdict)
         if verdict.rolls_back:
             run = run.control.roll_back(run, verdict)
