@@ -11,6 +11,7 @@ A page has the place and the code has the words. The text between a marker and `
     <!-- algorithms -->                  every name with its page, the one that has the name's settings
     <!-- metrics -->                     the catalogue
     <!-- alarms:en -->                   every alarm with its limits, causes and remedies; or alarms:zh
+    <!-- alerts:en -->                   every alert rule for Prometheus, and those that only it judges; or alerts:zh
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from pydantic import TypeAdapter
 from trimtab import algorithms, catalogue, rules
 from trimtab.algorithms.base import Algorithm, Kl, Mismatch, Need, Share
 from trimtab.config import sections
+from trimtab.observe.alerts import Alert, alerts
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKER = re.compile(
-    r"(<!-- (settings:[^>]*?|algorithms|metrics|alarms:en|alarms:zh) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (settings:[^>]*?|algorithms|metrics|al(?:arm|ert)s:(?:en|zh)) -->\n).*?(<!-- end -->)", re.DOTALL
 )
 SHARED = {"kl": Kl, "mismatch": Mismatch}
 """Sections that are shown once, in the index."""
@@ -265,6 +267,48 @@ def _alarm_part(rule: rules.Rule, words: dict[str, str], spoken: str) -> str:
     return "\n".join([*said, ""])
 
 
+ALERT_WORDS: dict[str, dict[str, str]] = {
+    "en": {"head": "| alert | what is wrong | severity | waits | page |", "minutes": "{:.0f} min",
+           "page": "troubleshooting.md"},
+    "zh": {"head": "| 告警 | 问题 | 级别 | 等待 | 页面 |", "minutes": "{:.0f} 分钟",
+           "page": "troubleshooting.zh.md"},
+}  # fmt: skip
+
+
+def alerts_tables(spoken: str) -> str:
+    """A table of all alerts, then a part for each that the guard does not judge."""
+    held: dict[str, list[Alert]] = {}
+    for alert in alerts():
+        held.setdefault(alert.name, []).append(alert)
+    lines = [ALERT_WORDS[spoken]["head"], "|---|---|---|---|---|"]
+    lines += [_alert_row(name, found, spoken) for name, found in held.items()]
+    own = [found[0] for found in held.values() if found[0].page.startswith("monitoring.md")]
+    return "\n".join([*lines, "", *(_alert_part(alert, spoken) for alert in own)]) + "\n"
+
+
+def _alert_row(name: str, found: list[Alert], spoken: str) -> str:
+    words = ALERT_WORDS[spoken]
+    page, _, anchor = found[0].page.partition("#")
+    place = f"#{anchor}" if page == "monitoring.md" else f"{words['page']}#{anchor}"
+    waits = words["minutes"].format(found[0].for_seconds / 60) if found[0].for_seconds else ""
+    severities = ", ".join(alert.severity for alert in found)
+    return f"| `{name}` | {found[0].title.general(spoken)} | {severities} | {waits} | [{anchor}]({place}) |"
+
+
+def _alert_part(alert: Alert, spoken: str) -> str:
+    words = WORDS[spoken]
+    end = words["stop_sign"]
+    text = alert.seen.zh if spoken == "zh" else alert.seen.en
+    seen = rules.Text(*[text.replace("{value:.0f}", "N")] * 2).general()
+    said = [f"### {alert.rule}", "", f"**{alert.title.general(spoken)}{end}** {seen[0].upper()}{seen[1:]}{end}", ""]
+    said += [
+        words["causes"],
+        "",
+        *(f"- {c.text.general(spoken)}: {c.remedy.general(spoken)}{end}" for c in alert.causes),
+    ]
+    return "\n".join([*said, ""])
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -281,6 +325,8 @@ def updated(text: str) -> str:
             return f"{match[1]}{metrics_table()}{match[3]}"
         if what.startswith("alarms:"):
             return f"{match[1]}{alarms_tables(what.removeprefix('alarms:'))}{match[3]}"
+        if what.startswith("alerts:"):
+            return f"{match[1]}{alerts_tables(what.removeprefix('alerts:'))}{match[3]}"
         return f"{match[1]}{settings_table(what.removeprefix('settings:'))}{match[3]}"
 
     return MARKER.sub(fill, text)

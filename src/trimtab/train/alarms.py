@@ -51,13 +51,14 @@ class Limits:
         then = asked.then or ("roll_back" if asked.act is not None and found.act is None else found.then)
         if then in ("roll_back", "stop") and act is None:
             act = warn
+        is_absolute = rule.judged == "share_of_start" and (asked.warn is not None or asked.act is not None)
         return replace(
             found,
-            warn=warn,
+            warn=asked.warn if is_absolute else warn,  # the table's is a share
             act=None if then in ("off", "warn") else act,
             steps=asked.for_ or found.steps,
             then=then,
-            is_absolute=rule.judged == "share_of_start" and (asked.warn is not None or asked.act is not None),
+            is_absolute=is_absolute,
         )
 
 
@@ -127,7 +128,7 @@ class Watch:
         self._seen = found
         worst = max(found, key=lambda f: (f.is_over(self.limits.act), f.is_over(self.limits.warn), f.excess))
         if self._is_excused(metrics):
-            worst = replace(worst, over=0.0)
+            worst = replace(worst, over=math.inf if worst.is_below else 0.0)
         self._count(step, worst, metrics)
         breach = self._decided(worst)
         self._calm = 0 if breach is not None else self._calm + 1
