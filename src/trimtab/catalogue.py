@@ -159,6 +159,8 @@ time/term_norms              | seconds | gradient norms of single terms on a sam
 time/probe                   | seconds | forward pass on the probe tokens after the last update
 time/communication           | seconds | sums over ranks
 time/evaluation              | seconds | evaluation
+time/weight_sync             | seconds | giving the engine that samples the new weights
+time/checkpoint              | seconds | that training stood still for saving since the step before, as checkpoint/stall_seconds
 run/step                     | steps   | newest step; like all of run/* not in the journal
 run/max_steps                | steps   | train.max_steps
 run/started                  | timestamp | when this process began to train
@@ -186,9 +188,17 @@ checkpoint/failed            | saves   | in a row that have failed; more than ch
 checkpoint/save_seconds      | seconds | until the newest checkpoint was on the disk, beside training or not
 checkpoint/stall_seconds     | seconds | that training stood still for saving since the step before
 checkpoint/age               | seconds | since the state in the newest checkpoint was taken: what a crash now would lose
+notify/sent                  | notifications | that a webhook has taken, since the start of the process
+notify/failed                | notifications | given up: refused by a webhook, or the oldest of too many that waited, since the start of the process
+notify/waiting               | notifications | in RUN/outbox, to be sent
+observe/failed_monitors      | monitors | trackers and others that are switched off since they failed, since the start of the process
+observe/dropped_calls        | calls   | that a tracker was too slow to take, since the start of the process
 samples/failed               | files   | of samples that could not be written, since the start of the process
 drill/last_success           | timestamp | unix time of the newest drill that passed; in RUN/drill.json, not in the journal
 memory/total                 | bytes   | resident memory of the process
+memory/policy                | bytes   | of the policy's weights
+memory/value                 | bytes   | of the critic's own weights
+memory/reference             | bytes   | of the reference's weights, if it is a model of its own
 memory/micro_batch_tokens    | tokens  | of a pass over the models at the end of the step, at most; the smallest of any process
 memory/halvings              | times   | how often a pass did not fit into memory in the step and was made again at half the size; the most of any process
 """
@@ -200,7 +210,12 @@ STEP_COUNTS = frozenset(
     }
 )  # fmt: skip
 """Metrics that say how often something happened in the step."""
-TOTALS = frozenset({"role/restarts", "guard/rollbacks", "checkpoint/rejected", "samples/failed", "alarms/*"})
+TOTALS = frozenset(
+    {
+        "role/restarts", "guard/rollbacks", "checkpoint/rejected", "samples/failed", "alarms/*", "notify/sent",
+        "notify/failed", "observe/failed_monitors", "observe/dropped_calls",
+    }
+)  # fmt: skip
 """Metrics that say how often something happened since a start."""
 SUFFIXES: Mapping[str, str] = {
     "nats": "_nats", "ratio": "_ratio", "seconds": "_seconds", "bytes": "_bytes", "tokens": "_tokens",

@@ -14,6 +14,8 @@ from trimtab.store.run_directory import RunDirectory
 
 OF_THE_CLOCK = {"seconds", "tokens/s", "bytes"}
 """Units of metrics that differ from run to run."""
+OF_THE_COMPUTER = "utilisation/"
+"""And the family of those that say how busy the computer is."""
 OF_ITS_OWN = {"id", "started", "ended", "audit"}
 """Facts of run.json that do."""
 
@@ -59,8 +61,12 @@ def _reading(root: Path) -> journal.Reading:
 
 def _steady(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a record says of anything but the clock and the memory."""
-    metrics = {n: v for n, v in record["metrics"].items() if catalogue.find(n).unit not in OF_THE_CLOCK}
+    metrics = {n: v for n, v in record["metrics"].items() if not _is_of_the_clock(n)}
     return {**{n: v for n, v in record.items() if n not in ("time", "metrics")}, **metrics}
+
+
+def _is_of_the_clock(name: str) -> bool:
+    return catalogue.find(name).unit in OF_THE_CLOCK or name.startswith(OF_THE_COMPUTER)
 
 
 def _of_files(whole: Path, killed: Path) -> Iterator[str]:

@@ -135,6 +135,8 @@ FLIPS = {
         ("guard.rules", "{entropy: {warn: 9.0, for: 1}}", []),
         ("kl.limit.act", "1000.0", [*ASTRAY, "guard.rules={}"]),
         ("observe.language", "zh", []),
+        ("observe.trackers", "[tensorboard]", []),
+        ("observe.webhook", "{url: '${env:DEAD_HOOK}'}", []),
         ("train.cautious", "{steps: 2}", []),
         ("observe.samples.every", "2", []),
         ("observe.samples.keep", "1", []),
@@ -232,9 +234,14 @@ WITHOUT_ANOTHER_VALUE = {
     "checkpoint.max_failed_saves",
     "data.packing",
     "checkpoint.encrypt",
+    "observe.prometheus_port",
+    "observe.prometheus_address",
+    "observe.prometheus_token",
+    "observe.prometheus_textfile",
 }
 """One value each so far; or the same figures, to the last bit or to rounding, at another cost (runs/test_packing,
-runs/test_reference_cache, unit/models, unit/store/test_saving_beside, faults/test_full_disk)."""
+runs/test_reference_cache, unit/models, unit/store/test_saving_beside, faults/test_full_disk); or only shown to others
+(runs/test_exporter)."""
 REFUSES = {"data.allow"}
 """Changes nothing in a run that it does not refuse."""
 REFUSED = {"value.enabled": ("false", "ppo needs a critic")}
@@ -297,7 +304,7 @@ def seen(place, name, words):
 
 
 def steady(metrics):
-    clocks = ("time/", "throughput/", "memory/", "checkpoint/age", "checkpoint/save_", "checkpoint/stall_")
+    clocks = ("time/", "throughput/", "memory/", "utilisation/", "io/", "checkpoint/age", "checkpoint/save_", "checkpoint/stall_")
     return {n: v for n, v in metrics.items() if not n.startswith(clocks)}
 
 
@@ -306,6 +313,7 @@ def steady(metrics):
 )
 def test_a_flipped_key_changes_the_run(place, monkeypatch, name, key, value, others):
     monkeypatch.setattr(finish, "write_report", lambda *_, **__: [])
+    monkeypatch.setenv("DEAD_HOOK", "http://127.0.0.1:9/hook/0123")
     start = ONLINE if name in ("ppo", "grpo") else QUICK if name in online.NAMES else SFT
     base = [*start, *others]
     if name != "ppo" or key == "sampling.engine":

@@ -29,6 +29,9 @@ OTHERS = {
 """What else must be set for what only these record."""
 ONLY_WITH_SEVERAL_PROCESSES = {"time/communication"}
 OF_OTHER_COMMANDS = {"drill/last_success"}
+ONLY_WITH_A_GPU = {"utilisation/accelerator", "utilisation/accelerator_memory"}
+ONLY_EXPORTED = ("run/", "role/heartbeat_age/", "role/up/", "alarm/", "alarms/", "guard/limit/", "guard/breach/")
+"""Shown to whoever watches, and not in the journal: runs/test_exporter."""
 
 
 def recorded(directory):
@@ -36,7 +39,8 @@ def recorded(directory):
     return {name for record in [*reading.steps(), *reading.evaluations()] for name in record["metrics"]}
 
 
-def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path):
+def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEAD_HOOK", "http://127.0.0.1:9/hook/0123")
     ppo = small.train(
         small.write(tmp_path, "ppo", steps=2, more=MORE),
         tmp_path / "ppo",
@@ -44,6 +48,8 @@ def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path):
         "policy.dual_clip=3",
         "sampling.dynamic.enabled=true",
         "sampling.overlong.buffer=4",
+        "observe.webhook={url: '${env:DEAD_HOOK}'}",
+        "observe.trackers=[tensorboard]",
     )
     found = recorded(ppo)
     for name, words in OTHERS.items():
@@ -52,7 +58,9 @@ def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path):
     for name in found:
         assert catalogue.find(name).unit
     families = {name for name in catalogue.METRICS if name.endswith("/*")}
-    missing = set(catalogue.METRICS) - families - found - ONLY_WITH_SEVERAL_PROCESSES - OF_OTHER_COMMANDS
-    assert not missing
-    for family in families:
+    elsewhere = ONLY_WITH_SEVERAL_PROCESSES | OF_OTHER_COMMANDS | ONLY_WITH_A_GPU
+    missing = set(catalogue.METRICS) - families - found - elsewhere
+    assert not {name for name in missing if not name.startswith(ONLY_EXPORTED)}
+    assert not {name for name in found if name.startswith(ONLY_EXPORTED)}
+    for family in {name for name in families if not name.startswith(ONLY_EXPORTED)}:
         assert any(name.startswith(family[:-1]) for name in found), family

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from trimtab.assemble.admission import Admission, Tell
-from trimtab.assemble.build import Assembled, build
+from trimtab.assemble.build import Assembled, build, evaluation_metric
 from trimtab.assemble.given import NOTHING, Given
 from trimtab.assemble.inputs import NAMES, RowSets, read_rows, scorer_of
 from trimtab.assemble.numerics import Numerics, what_differs
+from trimtab.assemble.watching import exporter_of
 
 __all__ = [
     "NAMES",
@@ -18,6 +19,8 @@ __all__ = [
     "RowSets",
     "Tell",
     "build",
+    "evaluation_metric",
+    "exporter_of",
     "read_rows",
     "scorer_of",
     "what_differs",

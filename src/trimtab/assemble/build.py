@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab import config as configs
 from trimtab.assemble import facts as run_facts
-from trimtab.assemble import judges, named_models, reading, roles
+from trimtab.assemble import judges, named_models, reading, roles, watching
 from trimtab.assemble.given import NOTHING, Given, checked_tokenizer
 from trimtab.assemble.inputs import RowSets, read_rows, scorer_of
 from trimtab.assemble.numerics import Numerics, choose_numerics, remember_passes
-from trimtab.assemble.shaping import shaping_of, with_max_length
+from trimtab.assemble.shaping import fit_to_model, shaping_of
 from trimtab.config import RunConfig
 from trimtab.data.order import Order
 from trimtab.errors import UserError
@@ -157,7 +157,7 @@ def build(
             notice(line)
         judged_by |= judges.weights_of(scorer, config)
         judges.refuse_other_weights(judged_by, directory.facts().get("reward_models", {}), directory.root)
-    config = _fit_to_model(config, loaded.model, notice)
+    config = fit_to_model(config, loaded.model, notice)
     if config.need & Need.ROLLOUTS and (config.sampling.top_p < 1 or config.sampling.top_k is not None):
         notice(
             "sampling.top_p or top_k cuts the distribution that is sampled; the trainer's log-probs are of the whole one. "
@@ -231,6 +231,7 @@ def build(
         checkpoints=store,
         control=control,
         max_steps=config.train.max_steps,
+        machine=watching.resources_of(directory, models, numerics, ranks, notice),
     )
     return Assembled(run=run, models=models, scorer=scorer, facts=facts, start=start)
 
@@ -277,17 +278,6 @@ def _set_numerics(config: RunConfig, directory: RunDirectory, model: Any, start:
     numerics = choose_numerics(config, model.config, before=before)
     torch.set_num_threads(numerics.threads)
     return numerics
-
-
-def _fit_to_model(config: RunConfig, model: Any, notice: Notice) -> RunConfig:
-    """No completion may be longer than the model has positions."""
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if positions is None or config.sampling.max_length <= positions:
-        return config
-    notice(
-        f"sampling.max_length: {config.sampling.max_length}, but the model has {positions} positions; {positions} is used"
-    )
-    return replace(config, sampling=with_max_length(config, positions))
 
 
 def _fitted_to_run(config: RunConfig, tokenizer: Any) -> Any:

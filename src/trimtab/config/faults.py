@@ -22,7 +22,8 @@ def names_at(record: type[Any], inside: list[Any]) -> list[str]:
     """The keys that a nested record has."""
     for part in inside:
         hint = get_type_hints(record).get(str(part))
-        record = next((kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)), record)  # type: ignore[assignment]
+        kinds = [hint, *get_args(hint), *(inner for kind in get_args(hint) for inner in get_args(kind))]
+        record = next((kind for kind in kinds if is_dataclass(kind)), record)  # type: ignore[assignment]
     return [key_of(f.name) for f in fields(record)]
 
 
@@ -39,6 +40,7 @@ _EXPECTED = {
     "dataclass_type": "expected keys and values",
     "mapping_type": "expected keys and values",
     "dict_type": "expected keys and values",
+    "tuple_type": "expected a list",
 }
 
 

@@ -21,6 +21,7 @@ from trimtab.config.sections import Owner
 from trimtab.data.settings import Mixed
 from trimtab.errors import ConfigError, Finding, UserError, nearest, shown
 from trimtab.models.settings import ValueModel
+from trimtab.observe.settings import is_loopback
 from trimtab.rewards import rules
 from trimtab.rewards.settings import RewardSpec
 from trimtab.types import Need, Schedule
@@ -414,6 +415,11 @@ class Resolver:
             self._find(
                 ("eval", "early_stop", "metric"), f"eval.early_stop.metric: {shown(metric)} is not evaluated", hint
             )
+        address, token = config.export.prometheus_address, config.export.prometheus_token
+        if config.export.prometheus_port is not None and token is None and not is_loopback(address):
+            what = f"observe.prometheus_address: {shown(address)} can be reached from other computers"
+            hint = 'set observe.prometheus_token: "${env:NAME}" too, or leave the address at 127.0.0.1'
+            self._find(("observe", "prometheus_address"), what, hint)
         if config.algorithm.validate is not None and (complaint := config.algorithm.validate(config.algorithm_config)):
             self._find(("algorithm",), complaint)
 

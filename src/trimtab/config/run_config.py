@@ -11,6 +11,7 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.config.mix import MixedPart
 from trimtab.data.settings import Data, Imitation
 from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
+from trimtab.observe.settings import Export, Telling
 from trimtab.rewards.settings import RewardSpec
 from trimtab.rollout.settings import Sampling
 from trimtab.store.settings import Checkpoint, Observe
@@ -43,6 +44,8 @@ class RunConfig:
     observe: Observe
     diagnostics: Diagnostics
     alarms: Alarms
+    telling: Telling
+    export: Export
     requested: Mapping[str, Any]
     """What was asked for: file, bases and command line merged, before defaults."""
     resolved: Mapping[str, Any]

@@ -42,6 +42,11 @@ def of_record(record: type[Any]) -> Iterator[tuple[str, ...]]:
         for kind in kinds:
             if isinstance(kind, type) and is_dataclass(kind):
                 yield from ((key_of(spec.name), *inner) for inner in of_record(kind))
+            for entry in get_args(kind):  # of a list of records, where one may stand alone
+                if isinstance(entry, type) and is_dataclass(entry):
+                    for inner in of_record(entry):
+                        yield key_of(spec.name), *inner
+                        yield key_of(spec.name), "*", *inner
 
 
 def faults(document: Document) -> list[Finding]:
@@ -70,7 +75,7 @@ def _reference(document: Document, key: Key, value: Any) -> Iterator[Finding]:
         return
     place = document.place(key)
     _hide(value)
-    _drop(document, key)
+    _put(document, key, "${env:HIDDEN}")  # the run is refused for it; that it is missing too need not be said
     if isinstance(value, str) and value.startswith("${"):
         yield Finding(place=place, what=f"{name}: is no reference to a secret", hint=HINT)
     else:

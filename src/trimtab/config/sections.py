@@ -12,6 +12,7 @@ from trimtab.config.records import key_of
 from trimtab.data.settings import Data, Imitation
 from trimtab.errors import UserError
 from trimtab.models.settings import PolicyModel, ReferenceModel, ValueModel
+from trimtab.observe import settings as observing
 from trimtab.rollout.settings import Sampling
 from trimtab.store.settings import Checkpoint, Observe
 from trimtab.train import settings as training
@@ -67,6 +68,8 @@ ROOMS = (
     _room("observe", "observe", Observe),
     _room("diagnostics", "observe", training.Diagnostics),
     _room("alarms", "observe", training.Alarms),
+    _room("telling", "observe", observing.Telling),
+    _room("export", "observe", observing.Export),
 )
 READ_WITHOUT_ROLLOUTS = {"max_length", "max_prompt_length", "long_prompts"}
 """Keys of `sampling` that a run which only reads looks at too."""

@@ -12,7 +12,10 @@ from trimtab.types import StepReport
 
 
 class Recorders:
-    """Tells every recorder. A monitor that fails is named once, counted, and told nothing more."""
+    """Tells every recorder. A monitor that fails is named once, counted, and told nothing more.
+
+    What a monitor measures of itself, its `figures()` if it has any, stands in the record of each step.
+    """
 
     def __init__(self, record: Recorder | None, monitors: Sequence[Recorder] = ()) -> None:
         self.essential = record
@@ -20,15 +23,25 @@ class Recorders:
         self.failed = 0
 
     def record(self, report: StepReport) -> None:
+        if report.phase != "eval" and (self.monitors or self.failed):
+            report |= self._figures() | {"observe/failed_monitors": float(self.failed)}
         if self.essential is not None:
             self.essential.record(report)
-        self._tell(lambda monitor: monitor.record(report))
+        own: dict[str, float] = getattr(self.essential, "figures", dict)()
+        seen = report | own if own else report
+        self._tell(lambda monitor: monitor.record(seen))
 
     def event(self, kind: str, **facts: Any) -> None:
         if self.essential is not None:
             self.essential.event(kind, **facts)
         said = {name: redact(value) if isinstance(value, str) else value for name, value in facts.items()}
         self._tell(lambda monitor: monitor.event(kind, **said))
+
+    def _figures(self) -> dict[str, float]:
+        """What monitors measure of themselves."""
+        found: dict[str, float] = {}
+        self._tell(lambda monitor: found.update(monitor.figures() if hasattr(monitor, "figures") else {}))
+        return found
 
     def close(self) -> None:
         self._tell(lambda monitor: monitor.close())

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from trimtab import secrets
+from trimtab import heartbeat, secrets
 from trimtab.rules import HEARTBEAT
 
 LOAD_SECONDS = 60.0
@@ -79,7 +79,7 @@ class Pool:
         given: dict[int, int] = {}
         found: dict[int, Outcome] = {}
         busy: dict[int, tuple[int, Call, _Worker, float]] = {}
-        with selectors.DefaultSelector() as selector:
+        with selectors.DefaultSelector() as selector, heartbeat.at_work("reward"):
             while waiting or busy:
                 while waiting and len(busy) < self.size:
                     number, call = waiting.pop()
@@ -119,6 +119,8 @@ class Pool:
         wait = max(0.0, min(deadline for *_, deadline in busy.values()) - time.monotonic())
         wait = min(wait, LOOK_SECONDS)
         ready = {key.fd for key, _ in selector.select(wait)}
+        if ready:
+            heartbeat.beat("reward")
         for output, (number, call, worker, deadline) in list(busy.items()):
             if output in ready:
                 outcome = self._receive(worker)
@@ -153,6 +155,7 @@ class Pool:
         except psutil.Error:
             is_stopped = False
         if not is_stopped:
+            heartbeat.beat("reward")  # a call that takes its time is at work
             self._silent_since.pop(pid, None)
             return False
         since = self._silent_since.setdefault(pid, time.monotonic())

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab import heartbeat
 from trimtab.kernels import sampling as kernel
 from trimtab.kernels.log_probs import CHUNK_ELEMENTS
 from trimtab.rollout.settings import Sampling
@@ -69,7 +70,7 @@ class InProcessEngine:
     def generate(self, draws: Sequence[Draw], *, group_size: int, greedy: bool = False) -> list[Rollout]:
         found: list[Rollout] = []
         for chunk in self._chunks(draws, group_size):
-            with self.passes():
+            with self.passes(), heartbeat.at_work("rollout"):
                 found += self._generate_chunk(chunk, group_size, greedy)
         by_draw = {(r.draw, r.prompt.id, r.index): r for r in found}
         return [by_draw[d.draw, d.prompt.id, i] for d in draws for i in range(group_size)]
@@ -136,6 +137,7 @@ class InProcessEngine:
         is_live = torch.ones(size, dtype=torch.bool, device=device)
         position = mask.sum(1)
         for step in range(longest):
+            heartbeat.beat("rollout")
             chosen, log_probs = self._choose(logits, state, step, greedy)
             at = rows[is_live]
             done.tokens[at, step] = chosen[is_live]

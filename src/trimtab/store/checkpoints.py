@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trimtab import __version__
+from trimtab import __version__, heartbeat
 from trimtab.errors import StorageError
 from trimtab.ports import RunState, Saved, Snapshot
 from trimtab.store import encryption, journal, manifests, retention, writer
@@ -177,7 +177,8 @@ class CheckpointStore:
     def figures(self) -> dict[str, float]:
         """Metrics of saving: what training waited for it since this was last asked, and how things stand."""
         found = {"checkpoint/rejected": float(self.rejected), "checkpoint/failed": float(self.failed)}
-        found["checkpoint/stall_seconds"], self._stalled = self._stalled, 0.0
+        found["checkpoint/stall_seconds"] = found["time/checkpoint"] = self._stalled
+        self._stalled = 0.0
         if self._save_seconds is not None:
             found["checkpoint/save_seconds"] = self._save_seconds
         if self._newest is not None:
@@ -256,10 +257,11 @@ class CheckpointStore:
 
         started = time.perf_counter()
         try:
-            self._tidy()
-            self._refuse_if_full(f"checkpoint of step {step}", policy_only=policy_only)
-            self._save(step, source, metrics, policy_only=policy_only)
-            self._prune()
+            with heartbeat.at_work("saving"):
+                self._tidy()
+                self._refuse_if_full(f"checkpoint of step {step}", policy_only=policy_only)
+                self._save(step, source, metrics, policy_only=policy_only)
+                self._prune()
         except (OSError, SafetensorError) as error:
             with suppress(OSError):  # the space is wanted back; what cannot be removed now is by the next save
                 self._tidy(quietly=True)

@@ -47,10 +47,14 @@ class RunRecorder:
             prompt_ids=report.prompt_ids,
             completions=report.completion_hashes,
             weights=report.weights_sum,
-            metrics={**report.metrics, "samples/failed": float(self.failed)},
+            metrics={**report.metrics, **self.figures()},
         )
         if report.samples and report.step % self.rule.every == 0:
             self._write(f"step-{report.step:07}.jsonl", report.samples)
+
+    def figures(self) -> dict[str, float]:
+        """Metrics of what it writes."""
+        return {"samples/failed": float(self.failed)}
 
     def _write(self, name: str, samples: Sequence[Sample]) -> None:
         path = self.directory.samples / name

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from trimtab import heartbeat
 from trimtab.secrets import redact
 from trimtab.store import disk
 
@@ -32,6 +33,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """A new file, flushed to the disk; its name is not, until its directory is."""
     disk.write(path, data)
     disk.sync(path)
+    heartbeat.beat("saving")
 
 
 def append(path: Path, data: bytes) -> None:
@@ -50,6 +52,7 @@ def fill(directory: Path, write: Callable[[Path], object]) -> None:
     for path in sorted(directory.rglob("*")):
         readable_by_umask(path)
         disk.sync(path)
+        heartbeat.beat("saving")
     disk.sync(directory)
 
 

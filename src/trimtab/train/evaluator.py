@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab import heartbeat
 from trimtab.algorithms import pairs as paired
 from trimtab.algorithms.base import Algorithm
 from trimtab.ports import Models
@@ -79,7 +80,8 @@ class ReadingEvaluator:
     def evaluate_if_due(self, step: int, *, last: bool = False) -> StepReport | None:
         if self.batch is None or not is_due(step, self.every, last=last):
             return None
-        tallied, scores = self._tallied(self.batch, schedule.at(self.config, max(step, 1)))
+        with heartbeat.at_work("trainer"):
+            tallied, scores = self._tallied(self.batch, schedule.at(self.config, max(step, 1)))
         found = {name: total / count if count else total for name, (total, count) in tallied.items()}
         found |= self._auc(scores)
         found["eval/count"] = float(len(set(self.batch.group_ids.tolist())))
@@ -95,6 +97,7 @@ class ReadingEvaluator:
         tallied: Tallied = {}
         scores: list[tuple[Tensor, Tensor]] = []
         for index in self._micro_batches(batch):
+            heartbeat.beat("trainer")
             rows = batch.rows(index)
             width = rows.loss_mask.shape[1]
             rows = batches.on(rows, self.models.device)
@@ -126,6 +129,7 @@ class ReadingEvaluator:
         """What is computed of all rows before the passes: `Frozen`, advantages, and the weight of each row in each term."""
         parts = []
         for index in self._micro_batches(batch):
+            heartbeat.beat("trainer")
             rows = batches.on(batch.rows(index), self.models.device)
             parts.append((index - int(self.mine[0]), self.freeze(rows, self.need)))
         own = batches.assembled(parts, batch.loss_mask[self.mine])

@@ -18,6 +18,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from trimtab import heartbeat
 from trimtab.algorithms.base import Algorithm, number
 from trimtab.algorithms.math import kl_estimate
 from trimtab.errors import NumericalError
@@ -142,6 +143,10 @@ class Learner:
             OutOfMemoryError: not even a pass over one row (or pair) fits.
             NumericalError: the ranks do not hold the same weights any more.
         """
+        with heartbeat.at_work("trainer"):
+            return self._update(batch, beside)
+
+    def _update(self, batch: Batch, beside: Sequence[Batch]) -> StepReport:
         started = time.perf_counter()
         now = self.step + 1
         tally = Tally()

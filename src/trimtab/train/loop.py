@@ -26,11 +26,13 @@ def train(run: Run) -> Run:
         started = time.perf_counter()
         batch = run.source.next_batch()
         report = run.learner.update(batch, [source.next_batch() for source in run.mixed])
+        synced = time.perf_counter()
         run.source.refresh(version=report.step)
+        synced = time.perf_counter() - synced
         report = replace(report | run.source.figures(), samples=run.source.samples())
         is_last = report.step == run.max_steps
         report = _evaluate(run, report, last=is_last)
-        seconds = {"time/step": time.perf_counter() - started}
+        seconds = {"time/step": time.perf_counter() - started, "time/weight_sync": synced, **run.machine()}
         verdict = run.guard.judge(report | seconds)
         run.recorder.record(replace(report | seconds | run.figures(), standings=verdict.standings))
         _tell(run, verdict)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from trimtab import heartbeat
 from trimtab.errors import OutOfMemoryError
 from trimtab.train import batches
 from trimtab.train.ranks import Ranks
@@ -79,6 +80,7 @@ class Passes:
         """Row numbers of each pass, as `batches.micro_batches` cuts them."""
         for index in batches.micro_batches(lengths, self.tokens, together):
             units = len(index) if together is None else len(together[index].unique())
+            heartbeat.beat("trainer")
             self._now = _Pass(rows=len(index), width=int(lengths[index].max()), is_least=units == 1)
             yield index
         self._now = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ class Run:
     checkpoints: Checkpoints
     control: Control
     max_steps: int
+    machine: Callable[[], Mapping[str, float]] = dict
+    """How busy the computers are, as metrics; the same on every rank."""
     step: int = 0
     is_finished: bool = False
     """Stopped early: a completed run that has steps left."""
