@@ -231,7 +231,8 @@ def test_one_annotation_makes_a_key_of_any_record_one_that_may_name_a_secret():
 
 
 def test_the_keys_of_secrets_are_these():
-    assert places.keys() == {("checkpoint", "encrypt")}
+    of_a_hook = {("observe", "webhook", *place, name) for place in ((), ("*",)) for name in ("url", "secret")}
+    assert places.keys() == {("checkpoint", "encrypt"), ("observe", "prometheus_token"), *of_a_hook}
 
 
 # ----------------------------------------------------------------------------------------------------------- redaction

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab import assemble
 from trimtab import config as configs
+from trimtab.assemble import monitors
 from trimtab.assemble.fingerprints import model_print
 from trimtab.config import RunConfig
 from trimtab.errors import ConfigError, DataError, LockError, StorageError, TrimtabError, WorkerError
 from trimtab.operate import audited, continuing, finish, shortage
 from trimtab.operate import changes as changing
+from trimtab.operate.registering import register
 from trimtab.ports import Control, Recorder
 from trimtab.secrets import redact
 from trimtab.store import journal
@@ -25,6 +27,7 @@ from trimtab.store.run_directory import RunDirectory
 from trimtab.types import Need
 
 if TYPE_CHECKING:
+    from trimtab.observe.notify import Notifier
     from trimtab.train.ranks import Ranks
 
 Say = Callable[[str], None]
@@ -160,17 +163,41 @@ def train_in(
             continuing.compare_config(config, directory, front)
         if is_first:
             finish.clear_failure(directory)
+        notifier = None
         try:
             front = front if is_first else replace(front, say=silently)
-            return _train_locked(config, directory, given=given, rows=rows, front=front, is_first=is_first)
+            monitors.refuse_missing(config)
+            run_id = str(directory.facts().get("id") or uuid.uuid4().hex)
+            notifier = monitors.notifier_of(config, directory, run_id=run_id) if is_first else None
+            built = _train_locked(
+                config,
+                directory,
+                given=given,
+                rows=rows,
+                front=front,
+                is_first=is_first,
+                run_id=run_id,
+                notifier=notifier,
+            )
         except BaseException as error:
             told = shortage.explained(_of_ranks(error, ranks.size), config, directory)
             if (is_first or isinstance(error, TrimtabError)) and not directory.failure.exists():
                 with suppress(OSError):  # a full disk must not hide what happened
                     write_failure(directory, told)
+            if notifier is not None:
+                code = exit_code(told)
+                cause = f"{type(told).__name__}: {told}"
+                monitors.tell_failed(notifier, code=code, cause=cause, what_to_do=ADVICE[code])
             if told is not error:
                 raise told from error
             raise
+        finally:
+            if is_first:
+                register(directory, front.say)
+        if notifier is not None:
+            outcome = f"{directory.facts().get('outcome', '')}: {finish.outcome_line(directory)}"
+            monitors.tell_finished(notifier, step=built.run.step, outcome=outcome)
+        return built
 
 
 def _of_ranks(error: BaseException, ranks: int) -> BaseException:
@@ -185,11 +212,16 @@ def _of_ranks(error: BaseException, ranks: int) -> BaseException:
     return error
 
 
+def exit_code(error: BaseException) -> int:
+    """What a process ends with that an error has ended."""
+    return error.exit_code if isinstance(error, TrimtabError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
 def write_failure(directory: RunDirectory, error: BaseException) -> None:
     """failure.json, unless the error says that another process trains there."""
     if isinstance(error, LockError) or not directory.root.is_dir():
         return
-    code = error.exit_code if isinstance(error, TrimtabError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+    code = exit_code(error)
     step = max((s["step"] for s in journal.read(directory.journal).steps()), default=0)
     place = error.findings[0].place if isinstance(error, ConfigError | DataError) else f"step {step}"
     finish.write_failure(
@@ -205,6 +237,8 @@ def _train_locked(
     rows: assemble.RowSets | None,
     front: Front,
     is_first: bool,
+    run_id: str,
+    notifier: Notifier | None,
 ) -> assemble.Assembled:
     from trimtab.operate.steering import Steering
     from trimtab.train import loop
@@ -230,7 +264,7 @@ def _train_locked(
             control,
             row_sets=rows if config.mix == first.mix else assemble.read_rows(config, given),
             given=given,
-            monitors=_monitors(config, directory, front),
+            monitors=_monitors(config, directory, front, run_id, notifier),
             notice=notice,
             recorder=recorder,
         )
@@ -245,7 +279,8 @@ def _train_locked(
         if is_first:
             if built.start is not None and (changed := assemble.what_differs(directory.facts(), built.facts)):
                 say(f"from here on the numbers need not be those of an uninterrupted run: {', '.join(changed)}")
-            _write_facts(config, directory, built.facts, steering.changes)
+            _write_facts(config, directory, built.facts, steering.changes, run_id)
+            register(directory, say)
         ranks.barrier()
         built.run.version = len(directory.config_versions())
         if built.start is not None and built.start >= config.train.max_steps:
@@ -298,11 +333,15 @@ def _introduce(config: RunConfig, directory: RunDirectory, say: Say) -> None:
 
 
 def _monitors(
-    config: RunConfig, directory: RunDirectory, front: Front
+    config: RunConfig, directory: RunDirectory, front: Front, run_id: str, notifier: Notifier | None
 ) -> Callable[[dict[str, Any]], Sequence[Recorder]]:
-    def made(_: dict[str, Any]) -> list[Recorder]:
+    def made(facts: dict[str, Any]) -> list[Recorder]:
+        exporter = assemble.exporter_of(config, directory, facts, front.say)
+        facts["metrics"] = None if exporter is None else exporter.url
+        named = monitors.monitors_of(config, directory, facts, run_id=run_id, notifier=notifier)
+        others = [*([] if exporter is None else [exporter]), *named, *front.recorders]
         if not front.is_shown:
-            return list(front.recorders)
+            return others
         from rich.console import Console
 
         from trimtab.observe.live import LiveView
@@ -314,17 +353,17 @@ def _monitors(
             # A notebook asks for colours and says that it is one; neither makes it a place where a panel can be redrawn.
             console=Console(force_jupyter=False, force_terminal=None if sys.stdout.isatty() else False),
         )
-        return [view, *front.recorders]
+        return [view, *others]
 
     return made
 
 
 def _write_facts(
-    config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any], changes: Mapping[str, Any]
+    config: RunConfig, directory: RunDirectory, facts: Mapping[str, Any], changes: Mapping[str, Any], run_id: str
 ) -> None:
     if not directory.exists:
         directory.add_config(config.requested, config.resolved, folder=config.folder, why="started")
-        directory.describe(id=uuid.uuid4().hex, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+        directory.describe(id=run_id, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
     elif configs.differences(directory.newest_config()["requested"], config.requested):
         directory.add_config(
             config.requested, config.resolved, folder=config.folder, why="continued with other limits", changes=changes
@@ -332,7 +371,7 @@ def _write_facts(
     audited.note(directory, "train", config.resolved, version=len(directory.config_versions()))
     judges = {**directory.facts().get("reward_models", {}), **facts.get("reward_models", {})}
     known = {"reward_models": judges} if judges else {}
-    directory.describe(ended=None, audit=audited.newest(directory), **known)
+    directory.describe(ended=None, audit=audited.newest(directory), metrics=facts.get("metrics"), **known)
 
 
 def _conclude(
