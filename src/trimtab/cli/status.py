@@ -54,6 +54,11 @@ def status(
         typer.echo(f"  of the policy's weights alone{'':<11} {', '.join(map(str, found['weights_only']))}")
     if found["drill"] is not None:
         typer.echo(f"  drill{'':<35} {_drill_line(found['drill'])}")
+    if found["restarts"]:
+        newest = found["restarts"][-1]
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest["time"]))
+        count, cause = len(found["restarts"]), newest["cause"] or f"exit code {newest['code']}"
+        typer.echo(f"  restarts{'':<32} {count}, the newest {when}: {cause}")
     for alarm in found["alarms"]:
         word = "ALARM" if alarm["level"] == "act" else "warning"
         typer.echo(f"  {word}, since step {alarm['since']}: {alarm['text']}")
@@ -70,6 +75,7 @@ def describe(path: Path) -> dict[str, Any]:
     Raises:
         UserError: there is no run.
     """
+    from trimtab.operate.supervise import restarts
     from trimtab.store import journal
     from trimtab.store.checkpoints import resumable
     from trimtab.store.run_directory import RunDirectory
@@ -97,6 +103,7 @@ def describe(path: Path) -> dict[str, Any]:
         "damaged_lines": list(reading.damaged_lines),
         "failure": failure,
         "drill": directory.last_drill(),
+        "restarts": [note for note in restarts(directory) if note["event"] == "restarted"],
     }
 
 

@@ -32,6 +32,7 @@ class RunDirectory:
         self.picture = root / "report.png"
         self.failure = root / "failure.json"
         self.drill = root / "drill.json"
+        self.supervisor = root / "supervisor.jsonl"
 
     @classmethod
     def existing(cls, root: Path) -> RunDirectory:
