@@ -10,7 +10,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # One thread of mathematics a test process: more are slower on a busy machine.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: demo pipeline test check docs docs-text docs-serve bench bench-learning test-system test-real soak audit setup clean
+.PHONY: demo pipeline test check docs docs-text docs-serve dashboards bench bench-learning test-system test-real soak audit setup clean
 
 setup: $(VENV)/.ready
 
@@ -43,6 +43,8 @@ check: setup
 	$(BIN)/vulture
 	$(BIN)/python scripts/bans.py
 	$(BIN)/python scripts/docs.py --check
+	$(BIN)/python scripts/ops.py --check
+	$(BIN)/python -m scripts.dashboards --check
 	$(MKDOCS) build --strict --site-dir $(VENV)/site-check
 	git ls-files -z | xargs -0 $(BIN)/detect-secrets-hook --exclude-files 'tests/reference/golden.json'
 
@@ -57,6 +59,10 @@ docs-text: setup
 docs-serve: setup
 	$(MKDOCS) serve
 
+# Grafana's dashboards in ops/grafana, from the catalogue and scripts/dashboard_layout.py.
+dashboards: setup
+	$(BIN)/python -m scripts.dashboards
+
 # BENCH="--workload ppo --model small --dtype bf16" for another load: benchmarks/README.md.
 bench: setup
 	GOMP_SPINCOUNT=0 $(BIN)/python benchmarks/workloads.py $(BENCH)
@@ -65,9 +71,13 @@ bench: setup
 bench-learning: setup
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS) $(LEARNING)
 
-# Real servers and browsers; none is needed by what there is so far, so this runs the system tests that exist.
+# Real servers and a browser: says what to install where one is missing.
 test-system: setup
 	@command -v chromium >/dev/null || { echo "a browser is needed: apt-get install -y chromium"; exit 2; }
+	@{ command -v prometheus && command -v promtool; } >/dev/null || \
+	  { echo "Prometheus is needed: apt-get install -y --no-install-recommends prometheus"; exit 2; }
+	@{ command -v prometheus-alertmanager && command -v amtool; } >/dev/null || \
+	  { echo "Alertmanager is needed: apt-get install -y --no-install-recommends prometheus-alertmanager"; exit 2; }
 	$(TEST_ENV) $(BIN)/python -m pytest -n 1 --override-ini 'addopts=--strict-markers --import-mode=importlib -ra' tests/system
 
 # A pretrained model of 268 M parameters, from PyPI (239 MB): two steps each of GRPO and PPO, export, the same log-probs.
