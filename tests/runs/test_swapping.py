@@ -378,3 +378,15 @@ def test_a_crash_while_the_checkpoint_is_renewed_loses_nothing(six_steps, copied
     small.train(path, directory.root)
     assert small.evidence(directory) == small.evidence(six_steps)
     assert branches.pending(directory) is None
+
+
+def test_a_run_that_was_configured_with_the_names_of_the_guides_can_be_changed(tmp_path):
+    path = small.write(tmp_path, "ppo", steps=2)
+    path.write_text(path.read_text() + "kl_coef: 0.01\nclip_epsilon: 0.3\nepoch_num: 2\n")
+    directory = small.train(path, tmp_path / "run")
+    answer = asking.ask(directory, swap({"kl.coef": 0.02, "policy.clip_high": 0.25}), timeout=1)
+    assert answer.done
+    resolved = directory.newest_config()["resolved"]
+    assert resolved["kl"]["coef"] == 0.02
+    assert resolved["policy"]["clip_high"] == 0.25
+    assert resolved["train"]["epochs_per_batch"] == 2

@@ -24,6 +24,8 @@ ENTROPY_SHARE = rules.ENTROPY.warn or 0.0
 """Of the entropy at the start, which must be left; a floor in nats would depend on the model."""
 SPIKE = rules.LOSS_DIVERGENCE.act or 0.0
 """Times its running median, three steps running: a loss that diverges."""
+ACCURACY_LIMIT = rules.PREFERENCE_ACCURACY.warn or 0.0
+JS_LIMIT = rules.PREFERENCE_JS.warn or 0.0
 SAVE_SHARE = 0.10
 """Of the run's time, spent in saving."""
 MEMORY_SHARE = 0.95
@@ -189,6 +191,31 @@ def _entropy(e: Evidence) -> Check:
     return _check("entropy kept", left >= ENTROPY_SHARE, seen, f">= {ENTROPY_SHARE:.0%} of the start", otherwise="warn")
 
 
+def _preference(e: Evidence) -> Check:
+    """Of validation pairs at the end; without any, of the pairs trained on late."""
+    judged = [m["eval/preference/accuracy"] for m in e.evaluations if "eval/preference/accuracy" in m][-1:]
+    values = judged or _late(e.of("preference/accuracy"))
+    seen = f"{statistics.mean(values):.3f} {'of validation' if judged else 'in training'}" if values else "no data"
+    good = statistics.mean(values) > ACCURACY_LIMIT if values else None
+    return _check("preference accuracy", good, seen, f"> {ACCURACY_LIMIT:g}")
+
+
+def _js(e: Evidence) -> Check:
+    values = [m["eval/preference/js"] for m in e.evaluations if "eval/preference/js" in m][-1:]
+    seen = f"{values[0]:.4f} at the end" if values else "no data"
+    return _check(
+        "policy near the reference, JS in nats", values[0] < JS_LIMIT if values else None, seen, f"< {JS_LIMIT:g}"
+    )
+
+
+def _roles(e: Evidence) -> Check:
+    restarts = max(e.of("role/restarts"), default=None)
+    seen = "no data" if restarts is None else f"{restarts:.0f} restarts"
+    return _check(
+        "every role answers", None if restarts is None else not restarts, seen, "no restart", otherwise="warn"
+    )
+
+
 def _memory(e: Evidence) -> Check:
     peak = max(e.of("memory/total"), default=0.0)
     good = peak <= MEMORY_SHARE * e.memory_bytes if peak else None
@@ -225,6 +252,9 @@ LIST: tuple[Callable[[Evidence], Check], ...] = (
     _lengths,
     _reward,
     _entropy,
+    _preference,
+    _js,
+    _roles,
     _memory,
     _saving,
 )

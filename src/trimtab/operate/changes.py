@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab import config as configs
-from trimtab.config import RunConfig, document, sections
+from trimtab.config import RunConfig, aliases, document, sections
 from trimtab.config.document import Key
 from trimtab.errors import ConfigError, Finding
 from trimtab.types import Need
@@ -85,6 +85,7 @@ def changed(
 def _document(config: RunConfig, changes: Mapping[str, Any], *, over: Iterable[str] = ()) -> document.Document:
     """What a run was started with under what was changed; of the two ways to say a clip, the later one counts."""
     found = document.from_mapping(document.copied(dict(config.requested)), folder=config.folder)
+    aliases.spread(found, config.algorithm)  # a change names the key, and the two may not stand beside each other
     for key, value in changes.items():
         _take_other_clip(found, [key])
         found.put(tuple(key.split(".")), value, "changed while it ran")

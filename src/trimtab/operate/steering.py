@@ -93,7 +93,7 @@ class Steering:
             self._complete(run)
         for request in self._requests():
             run = self._granted(run, request)
-        return run
+        return self.signals.apply(run)  # type: ignore[no-any-return]
 
     def roll_back(self, run: Run, verdict: Verdict) -> Run:
         alarm = verdict.cause
@@ -183,7 +183,12 @@ class Steering:
             self._rebuilt(old_config, old_changes)
             raise
         found.recorder.event(
-            "swapped", step=found.step, version=found.version, changes=swap_changes(request, changes), who=request.who
+            "swapped",
+            step=found.step,
+            version=found.version,
+            algorithm=config.algorithm.name,
+            changes=swap_changes(request, changes),
+            who=request.who,
         )
         self.say(f"step {found.step}: configuration {found.version}, {why}")
         return found
@@ -229,6 +234,7 @@ class Steering:
             was=rollback.was,
             branch=rollback.branch,
             version=run.version,
+            algorithm=self.config.algorithm.name,
             rule=rollback.rule,
             reason=rollback.why,
         )

@@ -19,7 +19,10 @@ GOOD = {
     "entropy": 1.0,
     "memory/total": 1e9,
     "time/step": 1.0,
+    "role/restarts": 0.0,
+    "preference/accuracy": 0.9,
 }
+GOOD_END = {"eval/preference/js": 0.01}
 
 
 def evidence(change=None, *, late=8, count=40, **other):
@@ -27,7 +30,12 @@ def evidence(change=None, *, late=8, count=40, **other):
     steps = [{**GOOD, "reward/mean": n / count} for n in range(count)]
     for step in steps[-late:]:
         step.update(change or {})
-    facts = {"steps": steps, "evaluations": [], "events": [], "facts": {"ended": "now", "outcome": "all steps done"}}
+    facts = {
+        "steps": steps,
+        "evaluations": [GOOD_END],
+        "events": [],
+        "facts": {"ended": "now", "outcome": "all steps done"},
+    }
     facts |= {"failure": None, "max_steps": count, "last_step": count, "damaged_lines": 0, "memory_bytes": 8e9}
     return Evidence(**{**facts, **other})
 
@@ -38,7 +46,7 @@ def states(found):
 
 def test_a_healthy_run_passes_every_line():
     assert set(states(evidence()).values()) == {"pass"}
-    assert len(accept.LIST) == 12
+    assert len(accept.LIST) == 15
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,11 @@ def test_a_healthy_run_passes_every_line():
         ("completion lengths sane", "FAIL", evidence({"length/p50": 4.0}, late=10)),
         ("completion lengths sane", "FAIL", evidence({"length/truncated": 0.51}, late=10)),
         ("reward rises", "FAIL", evidence({"reward/mean": 0.0}, late=20)),
-        ("reward rises", "FAIL", evidence(evaluations=[{"eval/reward/mean": 0.5}, {"eval/reward/mean": 0.4}])),
+        ("preference accuracy", "FAIL", evidence({"preference/accuracy": 0.84}, late=10)),
+        ("preference accuracy", "FAIL", evidence(evaluations=[{"eval/preference/accuracy": 0.85, **GOOD_END}])),
+        ("policy near the reference, JS in nats", "FAIL", evidence(evaluations=[{"eval/preference/js": 0.05}])),
+        ("every role answers", "warn", evidence({"role/restarts": 1.0}, late=1)),
+        ("reward rises", "FAIL", evidence(evaluations=[{"eval/reward/mean": 0.5}, {"eval/reward/mean": 0.4, **GOOD_END}])),
         ("entropy kept", "warn", evidence({"entropy": 0.49}, late=10)),
         ("memory in budget", "FAIL", evidence({"memory/total": 7.7e9})),
         ("saves do not block", "warn", evidence(events=[{"event": "saved", "seconds": 5.0}])),
