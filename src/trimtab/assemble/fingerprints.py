@@ -7,6 +7,10 @@ import hashlib
 import inspect
 import json
 import re
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 
@@ -61,6 +65,23 @@ def _source(code: Any) -> str:
     except (OSError, TypeError):  # typed at a prompt, or compiled
         compiled = getattr(code, "__code__", None)
         return f"{name_of(code)} {compiled.co_code.hex() if compiled else ''}"
+
+
+def module_print(name: str, folders: Sequence[Path]) -> str | None:
+    """SHA-256 of the file of a `module:function`, which is not imported; None if it is not found.
+
+    Args:
+        folders: where modules are looked for before `sys.path`.
+    """
+    places, origin = [*map(str, folders), *sys.path], None
+    for part in name.partition(":")[0].split("."):
+        found = PathFinder.find_spec(part, places)
+        if found is None:
+            return None
+        places, origin = list(found.submodule_search_locations or ()), found.origin
+    if origin is None or not Path(origin).is_file():
+        return None
+    return hashlib.sha256(Path(origin).read_bytes()).hexdigest()
 
 
 def model_print(model: Any) -> str:

@@ -21,13 +21,19 @@ class Meter:
         self.spent = {"steps": 0.0, "samples": 0.0, "tokens": 0.0, "seconds": 0.0}
         self.newest: dict[str, float] = {}
         """Of the newest step."""
+        self.evaluated = 0
+        """The newest step that was."""
         self._prompts = 0.0
         for record in journal.read(directory.journal).records:
             if record["kind"] == "step":
                 self._add(record["metrics"], len(record.get("completions") or ()))
+            elif record["kind"] == "eval":
+                self.evaluated = int(record["step"])
 
     def record(self, report: StepReport) -> None:
-        if report.phase != "eval":
+        if report.phase == "eval":
+            self.evaluated = report.step
+        else:
             self._add(report.metrics, len(report.completion_hashes))
 
     def _add(self, metrics: Mapping[str, float], completions: int) -> None:
@@ -51,7 +57,7 @@ class Meter:
 
 
 class BudgetControl(SignalControl):
-    """Signals, and a last step: the one in which the budget will be spent, judged by the one before."""
+    """Signals, and a last step, which is evaluated: the one that will spend the budget, judged by the one before it."""
 
     def __init__(self, ranks: Ranks, budget: Budget | None, meter: Meter) -> None:
         super().__init__(ranks)
@@ -62,7 +68,8 @@ class BudgetControl(SignalControl):
         if self.budget is not None:
             kind, amount = self.budget.kind, self.budget.amount
             spent, step = self.meter.spent[kind], self.meter.newest.get(kind, 0.0)
-            left = 0 if spent >= amount else 1 if spent + step >= amount else None
-            if left is not None:
-                run.max_steps = min(run.max_steps, run.step + left)
+            if spent >= amount and self.meter.evaluated == run.step:
+                run.max_steps = run.step
+            elif spent + step >= amount:
+                run.max_steps = min(run.max_steps, run.step + 1)
         return run

@@ -33,7 +33,7 @@ Kind = Literal["steps", "samples", "tokens", "seconds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What each run of an arm may spend; the step in which it is spent is the last."""
+    """What each run of an arm may spend; it ends with the step in which that is spent, or the one behind it."""
 
     kind: Kind
     amount: float
@@ -203,6 +203,7 @@ def _arms(vary: Sequence[str]) -> Iterable[Arm]:
     if doubled := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"--vary: {doubled} stands twice; give all its values in one list")
     folders: set[str] = set()
+    seen: list[dict[str, Any]] = []
     combinations = list(itertools.product(*(values for _, values in choices)))
     if len(combinations) < 2:
         raise UserError(f"--vary: {vary[0]} has one value; two or more are needed to compare")
@@ -213,8 +214,9 @@ def _arms(vary: Sequence[str]) -> Iterable[Arm]:
         folder = NAME.sub("-", label).strip("-.")[:60] or "arm"
         if folder in folders:
             folder = f"{folder}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
-        if folder in folders:
+        if changes in seen:
             raise UserError(f"--vary: {label} stands twice")
+        seen.append(changes)
         folders.add(folder)
         yield Arm(label=label, folder=folder, changes=changes)
 

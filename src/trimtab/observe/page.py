@@ -1,4 +1,13 @@
-"""The look of the report: its skeleton, style sheet and script. Nothing here refers to anything outside the page."""
+"""The look of a report: its skeleton, style sheet and script. Nothing here refers to anything outside the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -211,3 +220,23 @@ SCRIPT = """
   }
 })();
 """
+
+
+def whole(*, title: str, description: str, body: str, readings: Mapping[str, Any]) -> str:
+    """A page of HTML without any reference to the outside; a content security policy lets no script run but its own.
+
+    Args:
+        title, description: plain text.
+        body: HTML, escaped where it is not ours.
+        readings: what `charts.readings` gives, by the identity of the figure.
+    """
+    text = PAGE.format(
+        title=escape(title),
+        description=escape(description, quote=True),
+        script_hash=base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode(),
+        style=STYLE,
+        body=body,
+        data=json.dumps(readings, separators=(",", ":")).replace("<", "\\u003c"),
+        script=SCRIPT,
+    )
+    return text.encode("utf-8", "replace").decode()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -51,16 +49,12 @@ def html(record: RunRecord) -> str:
     contents = [s.title for s in found] + [title for title, body in blocks if body]
     links = "".join(f'<a href="#{_anchor(title)}">{title}</a>' for title in contents)
     body = f"{_header(record, curves)}<nav>{links}</nav><main>{middle}{tail}</main>"
-    text = page.PAGE.format(
-        title=escape(f"{record.name} · {record.algorithm} · run report"),
-        description=escape(_description(record, curves), quote=True),
-        script_hash=base64.b64encode(hashlib.sha256(page.SCRIPT.encode()).digest()).decode(),
-        style=page.STYLE,
+    return page.whole(
+        title=f"{record.name} · {record.algorithm} · run report",
+        description=_description(record, curves),
         body=body,
-        data=json.dumps(readings, separators=(",", ":")).replace("<", "\\u003c"),
-        script=page.SCRIPT,
+        readings=readings,
     )
-    return text.encode("utf-8", "replace").decode()
 
 
 def _domain(curves: Curves) -> tuple[int, int]:
