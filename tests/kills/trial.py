@@ -196,7 +196,7 @@ def _strike_once(undisturbed: Undisturbed, algorithm: str, root: Path, strike: S
         outcome.faults.append(f"{strike}: it ended with {code}: {process.said()}")
         return
     outcome.struck += 1
-    outcome.has_more |= code == PREEMPTED or _saved(root) == subjects.STEPS
+    outcome.has_more |= code == PREEMPTED
     place = _place(marks, _left_over(root) - before)
     outcome.places[place] = outcome.places.get(place, 0) + 1
     lost = evidence.recorded_step(root) - (_saved(root) or 0)

@@ -14,6 +14,7 @@ from trimtab.cli import (
     accept,
     algorithms,
     check,
+    compare,
     config,
     data,
     doctor,
@@ -21,10 +22,12 @@ from trimtab.cli import (
     evaluate,
     export,
     import_weights,
+    notify,
     rekey,
     reward,
     reward_report,
     rollback,
+    runs,
     smoke,
     status,
     swap,
@@ -51,6 +54,7 @@ app.command("train", context_settings=WORDS)(train.train)
 app.command("smoke", context_settings=WORDS)(smoke.smoke)
 app.command("check", context_settings=WORDS)(check.check)
 app.command("eval", context_settings=WORDS)(evaluate.evaluate)
+app.command("compare", context_settings=WORDS)(compare.compare)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("accept")(accept.accept)
@@ -60,11 +64,13 @@ app.command("verify")(verify.verify)
 app.command("drill")(drill.drill)
 app.command("export")(export.export)
 app.command("import-weights")(import_weights.import_weights)
+app.command("notify", context_settings=WORDS)(notify.notify)
 app.command("rekey")(rekey.rekey)
 app.command("doctor")(doctor.doctor)
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+app.add_typer(runs.app, name="runs")
 reward.app.command("report", context_settings=WORDS)(reward_report.report)
 app.add_typer(reward.app, name="reward")
 

@@ -592,7 +592,21 @@ class CheckpointStore:
             what = f"{place}: its state {what}; it was written by trimtab {by}, this is trimtab {__version__}"
             hint = "it is not one of this run, or not as it was written" if by == __version__ else ""
             raise StorageError(f"{what}: {hint or 'go on with the version that wrote it'}") from error
+        if self.is_writer:
+            self._finish_removal()
         return step
+
+    def _finish_removal(self) -> None:
+        """Remove what the newest save was cut off in removing; there may be no other save that does."""
+        known = {step: m for step, m in self._manifests().items() if _is_resumable(m)}
+        begun = any(self.directory.glob(".*.gone"))
+        if not begun and not retention.superfluous(known, self.settings, self.rolling_every, self.metric):
+            return  # without reading every checkpoint to its end
+        try:
+            self._tidy(quietly=True)
+            self._prune()
+        except OSError as error:  # it takes room, and harms nothing
+            self.warn(f"{self.directory}: what is superfluous cannot be removed: {error.strerror or error}")
 
     def best(self) -> int | None:
         """The step of the best evaluation among the checkpoints, else the newest."""

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.run_states import Saving
 from trimtab.errors import StorageError
-from trimtab.store import disk, retention
+from trimtab.store import disk, retention, writer
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.settings import Checkpoint
 
@@ -385,3 +385,40 @@ def test_the_best_evaluation_so_far_is_saved_though_no_save_is_due(tmp_path):
     put(store, 5, FakeRun(), {})
     assert store.steps() == [0, 1, 4]
     assert store.best() == 4
+
+
+def removal_cut_off(store, monkeypatch, at):
+    """Six saves, the last of which is cut off before or in removing what is superfluous."""
+    save(store, 0, 1, 2, 3, 4)
+    store._save(5, FakeRun(5.0).snapshot(is_copied=False), {}, policy_only=False)
+    if at == "in it":
+
+        def dies(path):
+            raise OSError(errno.EIO, "cut off")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "remove_tree", dies)
+            with pytest.raises(OSError, match="cut off"):
+                store._prune()
+
+
+@pytest.mark.parametrize("at", ["before it", "in it"])
+def test_a_removal_that_was_cut_off_behind_the_last_save_is_finished_by_the_next_start(store, monkeypatch, at):
+    removal_cut_off(store, monkeypatch, at)
+    left = {p.name for p in store.directory.iterdir()}
+    assert any(name.endswith(".gone") for name in left) == (at == "in it")
+    assert store.restore(FakeRun()) == 5
+    undisturbed = CheckpointStore(store.directory.parent / "other", store.settings, max_steps=10, metric=store.metric)
+    save(undisturbed, 0, 1, 2, 3, 4, 5)
+    assert {p.name for p in store.directory.iterdir()} == {p.name for p in undisturbed.directory.iterdir()}
+
+
+def test_a_superfluous_checkpoint_that_cannot_be_removed_keeps_no_run_from_going_on(store, monkeypatch, warnings):
+    removal_cut_off(store, monkeypatch, "in it")
+
+    def fails(path):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(writer, "remove_tree", fails)
+    assert store.restore(FakeRun()) == 5
+    assert warnings[-1].endswith("what is superfluous cannot be removed: Permission denied")
