@@ -216,3 +216,16 @@ def test_the_error_of_a_stage_is_that_of_the_tree(tmp_path):
     assert isinstance(result.exception, UserError)
     assert not isinstance(result.exception, ModelError)
     assert result.exception.exit_code == 2
+
+
+def test_whoever_is_told_is_looked_at_without_being_called(tmp_path, monkeypatch):
+    monkeypatch.setenv("A_HOOK", "http://127.0.0.1:9/hook/0123456789")
+    words = ["observe.webhook={url: '${env:A_HOOK}', format: slack}", "observe.trackers=[tensorboard]"]
+    found, error = told(small.write(tmp_path), *words, "observe.prometheus_port=9464")
+    assert error is None
+    assert found["told"] == ["tensorboard", "slack webhook", "Prometheus at 127.0.0.1:9464"]
+    monkeypatch.delenv("A_HOOK")
+    found, error = told(small.write(tmp_path), *words)
+    assert isinstance(error, UserError)
+    assert "observe.webhook.url" in str(error)
+    assert "the environment variable is not set" in str(error)

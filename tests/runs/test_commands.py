@@ -44,7 +44,9 @@ def test_eval_of_a_run_repeats_its_last_evaluation(finished):
     from trimtab.store import journal
 
     last = journal.read(finished.journal).evaluations()[-1]["metrics"]
-    assert found == {name: pytest.approx(value, abs=1e-6) for name, value in last.items()}
+    assert {name: found[name] for name in last} == {
+        name: pytest.approx(value, abs=1e-6) for name, value in last.items()
+    }
 
 
 def test_eval_of_a_checkpoint_that_is_not_there_names_those_that_are(finished):

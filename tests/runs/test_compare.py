@@ -384,3 +384,31 @@ def test_directories_of_arms_have_plain_names(tmp_path):
     assert len(set(names)) == 2
     assert all(re.fullmatch(r"[A-Za-z0-9._=-]{1,80}", name) for name in names)
     assert statistics.RESAMPLES >= 1000
+
+
+@pytest.mark.soak
+def test_equal_arms_are_told_apart_in_at_most_one_of_twenty_comparisons(tmp_path, capsys):
+    """Arms that differ in the order of their prompts alone, other seeds in each comparison."""
+    found = []
+    for trial in range(20):
+        words = ("train.max_steps=4", "eval.every=4", "eval.prompts=60", f"train.seed={100 * trial}")
+        vary = [f"data.seed={2 * trial + 1},{2 * trial + 2}"]
+        values = carried_out(small.write(tmp_path), tmp_path / f"equal-{trial}", vary, seeds=3, words=words)
+        found.append((values["pairs"][0]["better"], round(values["pairs"][0]["p"], 3)))
+    with capsys.disabled():
+        print(f"\nequal arms: {sum(better is not None for better, _ in found)} of {len(found)} told apart: {found}")
+    assert sum(better is not None for better, _ in found) <= 1
+
+
+@pytest.mark.soak
+def test_an_arm_that_is_clearly_better_is_found_better_in_every_comparison(tmp_path, capsys):
+    """One arm learns, the other has a learning rate of 0."""
+    found = []
+    for trial in range(20):
+        words = ("train.max_steps=6", "eval.every=6", "eval.prompts=60", f"train.seed={100 * trial}")
+        vary = ["optim.learning_rate=1e-3,0.0"]
+        values = carried_out(small.write(tmp_path), tmp_path / f"better-{trial}", vary, seeds=3, words=words)
+        found.append((values["pairs"][0]["better"], values["pairs"][0]["scores"]))
+    with capsys.disabled():
+        print(f"\na better arm: found in {sum(better == '1e-3' for better, _ in found)} of {len(found)}: {found}")
+    assert all(better == "1e-3" for better, _ in found)

@@ -304,7 +304,16 @@ def seen(place, name, words):
 
 
 def steady(metrics):
-    clocks = ("time/", "throughput/", "memory/", "utilisation/", "io/", "checkpoint/age", "checkpoint/save_", "checkpoint/stall_")
+    clocks = (
+        "time/",
+        "throughput/",
+        "memory/",
+        "utilisation/",
+        "io/",
+        "checkpoint/age",
+        "checkpoint/save_",
+        "checkpoint/stall_",
+    )
     return {n: v for n, v in metrics.items() if not n.startswith(clocks)}
 
 

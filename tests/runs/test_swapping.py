@@ -107,6 +107,8 @@ def test_settings_of_the_algorithm_before_are_not_taken_along(swapped_live):
         ({"policy.model": "other"}, "policy.model: it makes the run the one that it is"),
         ({"value.coef": 0.3}, "`value.coef` is not read by grpo"),
         ({"optim.learning_rate": -1.0}, "expected at least 0"),
+        ({"observe.prometheus_port": 9464}, "observe.prometheus_port: it is read when a run starts"),
+        ({"observe.trackers": ["wandb"]}, "observe.trackers: it is read when a run starts; stop the run, and go on"),
     ],
 )
 def test_a_swap_that_does_not_fit_is_refused_and_changes_nothing(tmp_path, monkeypatch, changes, message):

@@ -59,6 +59,7 @@ def _examine(page: Page, path: Path, words: list[str], like: Path | None, place:
     other = versions.other_run(like) if like is not None else None
     rows = _data(page, config)
     _rewards(page, config)
+    _listeners(page, config)
     models = _models(page, config)
     _kept(page, config, rows)
     longest = _longest(page, config, models["policy"])
@@ -118,6 +119,29 @@ def _rewards(page: Page, config: configs.RunConfig) -> None:
     page.row("ok", "rewards", ", ".join(weights))
     for line in quality:
         page.more(line)
+
+
+def _listeners(page: Page, config: configs.RunConfig) -> None:
+    """Trackers and webhooks: their libraries, addresses and keys. Nobody is called.
+
+    Raises:
+        UserError: one of them would keep the run from starting.
+    """
+    from trimtab.assemble import monitors
+
+    monitors.refuse_missing(config)
+    hooks = list(monitors.placed(config))
+    for place, hook in hooks:
+        monitors.check(place, hook)
+    token = config.export.prometheus_token
+    if token is not None:
+        token.read("observe.prometheus_token")
+    told = [*config.telling.trackers, *(f"{hook.format} webhook" for _, hook in hooks)]
+    if config.export.prometheus_port is not None:
+        told.append(f"Prometheus at {config.export.prometheus_address}:{config.export.prometheus_port}")
+    if told:
+        page.found["told"] = told
+        page.row("ok", "told", ", ".join(told))
 
 
 # ------------------------------------------------------------------------------------------------------------ models

@@ -146,7 +146,8 @@ summary { cursor: pointer; font: .92rem/1.5 var(--sans); color: var(--c0); }
 details[open] > summary { margin-bottom: 1rem; }
 pre { margin: 0; padding: 1rem 1.2rem; overflow-x: auto; background: var(--wash); font: .84rem/1.55 var(--mono); }
 code { padding: .1em .3em; background: var(--wash); font: .86em var(--mono); overflow-wrap: anywhere; }
-ol { max-width: 44rem; padding-left: 1.3rem; }
+ol, section > ul { max-width: 44rem; padding-left: 1.3rem; }
+section > ul { margin-top: 1.1rem; }
 li + li { margin-top: .35rem; }
 .legend li + li { margin-top: 0; }
 @media (max-width: 40rem) {

@@ -26,6 +26,12 @@ SAME_RUN = (
     "overrides",
 )
 """Keys that make a run the run that it is."""
+AT_START = (
+    *(f"observe.prometheus_{name}" for name in ("port", "address", "token", "textfile")),
+    "observe.trackers",
+    "observe.webhook",
+)
+"""Keys of what listens to a run from its start on."""
 KINDS: Mapping[Need, str] = {
     Need.ROLLOUTS: "samples completions and learns from rewards",
     Need.PAIRS: "reads pairs",
@@ -107,6 +113,10 @@ def _refuse_another_run(asked: Mapping[str, Any], place: str) -> None:
         Finding(place=place, what=f"{key}: it makes the run the one that it is", hint="start another run with it")
         for key in asked
         if any(key == name or key.startswith(f"{name}.") for name in SAME_RUN)
+    ] + [
+        Finding(place=place, what=f"{key}: it is read when a run starts", hint="stop the run, and go on with it set")
+        for key in asked
+        if any(key == name or key.startswith(f"{name}.") for name in AT_START)
     ]
     if findings:
         raise ConfigError(findings)
