@@ -89,3 +89,28 @@ def compare(one, two, facts):
     ids = [i for step in two.steps() for i in step["prompt_ids"]]
     assert all(ids.count(i) == 4 for i in ids), "a prompt was used twice or left out"
     assert two.evaluations()[-1]["metrics"]["eval/count"] == 7
+
+
+@pytest.mark.soak
+def test_two_processes_swap_and_go_back_as_one_does(tmp_path):
+    """Asked for before the first step, so that every process meets it at the same boundary."""
+    from trimtab.store import requests
+
+    def asked(directory):
+        directory.create()
+        requests.ask(
+            directory, requests.Request(kind="swap", changes={"kl.coef": 0.2, "algorithm": "gspo"}, who="test")
+        )
+        return directory
+
+    asked(RunDirectory(tmp_path / "grpo"))
+    reading, facts = train_by_torchrun(tmp_path, ("grpo",))["grpo"]
+    one = asked(RunDirectory(tmp_path / "alone"))
+    train_in(configs.load(tmp_path / "grpo.yaml"), one, fresh=False)
+    compare(journal.read(one.journal), reading, facts)
+    assert [e["changes"] for e in reading.events("swapped")] == [{"kl.coef": 0.2, "algorithm": "gspo"}]
+    back = [
+        [(e["step"], e["was"], e["rule"]) for e in r.events("rolled back")]
+        for r in (journal.read(one.journal), reading)
+    ]
+    assert back[0] == back[1] != []  # the steps are too large for the guard

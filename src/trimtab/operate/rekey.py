@@ -67,6 +67,8 @@ def rekey(root: Path, to: str, *, old: str | None = None, say: Say = lambda _: N
             has_final = bool(found) and directory.final.is_dir()
             if has_final:
                 writer.remove_tree(directory.final)
+            if (promoted := directory.root / "promoted").is_dir():
+                say(f"{promoted} stays plain, since others read it; `trimtab runs promote --undo` takes the label away")
         except OSError as error:
             what = f"{root}: cannot write there: {error.strerror or error}"
             raise StorageError(f"{what}; every checkpoint is whole, and the same command goes on") from error
