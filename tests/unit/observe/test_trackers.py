@@ -446,11 +446,11 @@ def test_a_fault_at_the_end_is_not_lost(tmp_path):
 
 
 def test_a_secret_stands_in_no_message(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "never-to-be-seen-0123")
+    monkeypatch.setenv("WANDB_API_KEY", "never-to-be-seen-tracker-4567")
 
     class Talkative(Broken):
         def start(self, run):
-            raise OSError("401 for never-to-be-seen-0123")
+            raise OSError("401 for never-to-be-seen-tracker-4567")
 
     with pytest.raises(UserError) as caught:
         TrackerRecorder("wandb", Talkative(), tracked(tmp_path))

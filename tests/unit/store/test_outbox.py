@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from trimtab import secrets
 from trimtab.store import disk, outbox
 from trimtab.store.outbox import Outbox
 
@@ -125,8 +126,9 @@ def test_what_is_remembered_is_bounded(folder, monkeypatch):
 
 
 def test_no_secret_is_written_down(folder, monkeypatch):
-    monkeypatch.setenv("SOME_API_KEY", "never-to-be-seen-0123")
+    secrets.forget()  # what other tests have named
+    monkeypatch.setenv("SOME_API_KEY", "never-to-be-seen-outbox-89")
     box = Outbox(folder)
-    box.put("a", {"text": "it said never-to-be-seen-0123"})
+    box.put("a", {"text": "it said never-to-be-seen-outbox-89"})
     [letter] = folder.glob("*.json")
     assert json.loads(letter.read_text()) == {"text": "it said ${env:SOME_API_KEY}"}
