@@ -6,6 +6,7 @@ from pathlib import Path
 from trimtab import assemble
 from trimtab import config as configs
 from trimtab.operate import evaluate as operate
+from trimtab.operate.evaluation_document import Asked
 from trimtab.operate.subject import Subject
 from trimtab.train.ranks import Ranks
 
@@ -37,7 +38,7 @@ def write(folder, prompts=20):
 
 def evaluated(path, to, *, words=(), say=lambda _: None, **asked):
     config = configs.load(path, words)
-    wanted = operate.Asked(**asked)
+    wanted = Asked(**asked)
     wanted.check()
     subject = Subject(config=config, name=config.policy.model, step=None)
     return operate.evaluate(subject, assemble.read_rows(config), wanted, lambda _: Path(to), Ranks(), say)

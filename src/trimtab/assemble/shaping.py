@@ -1,8 +1,10 @@
-"""The punishment for length of a run, from its configuration and the room that its model leaves."""
+"""The length limit of a run and its punishment for length, from its configuration and the room that its model leaves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from trimtab.config import RunConfig
 from trimtab.errors import UserError
@@ -36,3 +38,14 @@ def with_max_length(config: RunConfig, max_length: int) -> Sampling:
     if overlong.buffer and asked in (None, "auto"):
         overlong = replace(overlong, buffer=max(1, overlong.buffer * max_length // s.max_length))
     return replace(s, max_length=max_length, overlong=overlong)
+
+
+def fit_to_model(config: RunConfig, model: Any, notice: Callable[[str], None]) -> RunConfig:
+    """No completion may be longer than the model has positions."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if positions is None or config.sampling.max_length <= positions:
+        return config
+    notice(
+        f"sampling.max_length: {config.sampling.max_length}, but the model has {positions} positions; {positions} is used"
+    )
+    return replace(config, sampling=with_max_length(config, positions))

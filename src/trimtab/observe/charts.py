@@ -42,6 +42,8 @@ class Chart:
     """A second line of the caption."""
     traces: Sequence[Trace] = ()
     is_wide: bool = False
+    axis: str = "step"
+    """What the horizontal axis is."""
 
 
 def thinned(chart: Chart) -> Chart:
@@ -89,7 +91,7 @@ def figure(chart: Chart, identity: str, domain: tuple[int, int]) -> str:
         f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" role="img" aria-label="{_spoken(chart)}">'
         f"{grid}{shapes}</svg>"
         f'{f"<b class=power>{power}</b>" if power else ""}<i class="cursor"></i></div>'
-        f'<div class="corner" aria-hidden="true">step</div><div class="x" aria-hidden="true">{x_axis}</div></div></figure>'
+        f'<div class="corner" aria-hidden="true">{escape(chart.axis)}</div><div class="x" aria-hidden="true">{x_axis}</div></div></figure>'
     )
 
 
@@ -129,7 +131,7 @@ def _legend(chart: Chart) -> str:
             at = f" at <u>{step:,}</u>" if trace.style == "dots" else ""
             label += f"{at} <b>{figures.typeset(value)}</b>"
         items.append(f'<li class="{key} c{trace.colour}">{label}</li>')
-    newest = f"<li>step <em>{max(step for step, _ in numbers.values()):,}</em></li>" if numbers else ""
+    newest = f"<li>{escape(chart.axis)} <em>{max(step for step, _ in numbers.values()):,}</em></li>" if numbers else ""
     return f'<ul class="legend">{newest}{"".join(items)}</ul>'
 
 
@@ -168,8 +170,8 @@ def _rounded(value: float) -> float:
 def _spoken(chart: Chart) -> str:
     """The chart in a sentence, for those who do not see it."""
     said = [
-        f"{trace.label} from {figures.short(points[0][1])} at step {points[0][0]} "
-        f"to {figures.short(points[-1][1])} at step {points[-1][0]}"
+        f"{trace.label} from {figures.short(points[0][1])} at {chart.axis} {points[0][0]} "
+        f"to {figures.short(points[-1][1])} at {chart.axis} {points[-1][0]}"
         for trace, points in _read(chart)
     ]
     return escape(f"{chart.title}: {'; '.join(said)}", quote=True)

@@ -28,6 +28,10 @@ class ExactMatch:
             for text, answer in zip(completions, columns[self.column], strict=True)
         ]
 
+    def answer(self, text: str) -> str | None:
+        """What is compared with the answer."""
+        return self._form(text)
+
     def _form(self, text: str) -> str:
         return text.strip().lower() if self.ignore_case else text.strip()
 
@@ -54,6 +58,11 @@ class Numeric:
             return None
         found = self.read(text)
         return float(found is not None and abs(found - wanted) <= self.tolerance * max(1.0, abs(wanted)))
+
+    def answer(self, text: str) -> str | None:
+        """The number as text; two texts of one number are one answer."""
+        found = self.read(text)
+        return None if found is None else repr(found + 0.0)  # -0.0 is 0.0
 
     def read(self, text: str) -> float | None:
         """The number that a text states.
@@ -103,6 +112,11 @@ class FinalNumber:
     def _judge(self, text: str, answer: Any) -> float | None:
         wanted = self.read(str(answer)) if answer is not None else None
         return None if wanted is None else float(self.read(text) == wanted)
+
+    def answer(self, text: str) -> str | None:
+        """The number as text; two texts of one number are one answer."""
+        found = self.read(text)
+        return None if found is None else str(found)
 
     def read(self, text: str) -> Fraction | None:
         r"""The number that a text ends in.
@@ -180,10 +194,15 @@ class Regex:
         return [self._judge(text, answer) for text, answer in zip(completions, answers, strict=True)]
 
     def _judge(self, text: str, answer: Any) -> float:
+        if self.column is None:
+            return float(re.search(self.pattern, text) is not None)
+        found = self.answer(text)
+        return float(found is not None and found == str(answer).strip())
+
+    def answer(self, text: str) -> str | None:
+        """The first group, without space around it."""
         found = re.search(self.pattern, text)
-        if found is None or self.column is None:
-            return float(found is not None)
-        return float((found.group(1) or "").strip() == str(answer).strip())
+        return None if found is None else (found.group(1) or "").strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +248,11 @@ def make(name: str, options: Mapping[str, Any], *, place: str = "rewards") -> An
         return rule(**options)
     except (TypeError, ValueError, re.error) as error:
         raise ConfigError([Finding(place=place, what=f"reward {name}: {error}")]) from error
+
+
+def states_answers(rule: Any) -> bool:
+    """Whether a rule reads an answer out of a completion (`rule.answer(text)`), and does not judge it as a whole."""
+    return hasattr(rule, "answer") and (not isinstance(rule, Regex) or rule.column is not None)
 
 
 def columns_of(rule: Any) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trimtab.ports import RolloutEngine
+from trimtab.rollout.evaluation import basic_figures
 from trimtab.rollout.scheduler import sample_of
 from trimtab.types import Draw, Prompt, Sample, Scored, StepReport
 
@@ -49,18 +50,9 @@ def _slim(scored: Scored, labels: tuple[str, ...]) -> tuple[Sample, int]:
 
 
 def _metrics(judged: Sequence[tuple[Sample, int]], labels: tuple[str, ...]) -> dict[str, float]:
-    rewards = [s.reward for s, _ in judged if s.reward is not None]
-    found = {
-        "eval/count": float(len(rewards)),
-        "eval/length/mean": sum(size for _, size in judged) / len(judged),
-        "eval/length/truncated": sum(s.is_truncated for s, _ in judged) / len(judged),
-    }
-    if rewards:
-        mean = sum(rewards) / len(rewards)
-        found["eval/reward/mean"] = mean
-        found["eval/reward/std"] = (sum((r - mean) ** 2 for r in rewards) / max(len(rewards) - 1, 1)) ** 0.5
-    for label in labels:
-        parts = [p for s, _ in judged if (p := s.reward_parts.get(label)) is not None]
-        if parts:
-            found[f"eval/reward/{label}"] = sum(parts) / len(parts)
-    return found
+    return basic_figures(
+        rewards=[s.reward for s, _ in judged if s.reward is not None],
+        lengths=[size for _, size in judged],
+        truncated=sum(s.is_truncated for s, _ in judged),
+        parts={label: [p for s, _ in judged if (p := s.reward_parts.get(label)) is not None] for label in labels},
+    )
