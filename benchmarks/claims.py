@@ -95,7 +95,7 @@ def preference(folder: Path) -> dict[str, Any]:
     words = [sys.executable, "examples/pipeline/run.py"]
     subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     builtin = folder / "builtin-dpo"
-    config = ["examples/dpo.yaml", "--run-dir", str(builtin)]
+    config = ["examples/dpo.yaml", f"policy.model={start_of(folder)}", "--run-dir", str(builtin)]
     subprocess.run([sys.executable, "-m", "trimtab", "train", *config], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     found = {}
     for name, run in (("pipeline, tiny model", pipeline / "dpo"), ("built-in pairs (examples/dpo.yaml)", builtin)):

@@ -405,7 +405,7 @@ def test_an_arm_that_is_clearly_better_is_found_better_in_every_comparison(tmp_p
     """One arm learns, the other has a learning rate of 0."""
     found = []
     for trial in range(20):
-        words = ("train.max_steps=6", "eval.every=6", "eval.prompts=60", f"train.seed={100 * trial}")
+        words = ("train.max_steps=14", "eval.every=14", "eval.prompts=40", f"train.seed={100 * trial}")
         vary = ["optim.learning_rate=1e-3,0.0"]
         values = carried_out(small.write(tmp_path), tmp_path / f"better-{trial}", vary, seeds=3, words=words)
         found.append((values["pairs"][0]["better"], values["pairs"][0]["scores"]))
