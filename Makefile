@@ -78,6 +78,8 @@ test-system: setup
 	  { echo "Prometheus is needed: apt-get install -y --no-install-recommends prometheus"; exit 2; }
 	@{ command -v prometheus-alertmanager && command -v amtool; } >/dev/null || \
 	  { echo "Alertmanager is needed: apt-get install -y --no-install-recommends prometheus-alertmanager"; exit 2; }
+	@$(BIN)/python -c 'import moto, s3fs' 2>/dev/null || \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[s3-test]'
 	$(TEST_ENV) $(BIN)/python -m pytest -n 1 --override-ini 'addopts=--strict-markers --import-mode=importlib -ra' tests/system
 
 # A pretrained model of 268 M parameters, from PyPI (239 MB): two steps each of GRPO and PPO, export, the same log-probs.

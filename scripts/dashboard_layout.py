@@ -517,13 +517,17 @@ RESOURCES = Dashboard(
         Row(
             title="Checkpoints",
             panels=(
-                Panel(title="Age of the newest", zh="最新检查点的年龄", queries=("checkpoint/age",), width=8),
+                Panel(
+                    title="Age of the newest, on the disk and in the store", zh="最新检查点的年龄：磁盘与对象存储", width=8,
+                    queries=("checkpoint/age", "checkpoint/store_age"),
+                ),
                 Panel(
                     title="Saving, and training held up by it", zh="保存耗时与阻塞", width=8,
                     queries=("checkpoint/save_seconds", "checkpoint/stall_seconds"),
                 ),
                 Panel(
-                    title="Failed, damaged", zh="失败与损坏", queries=("checkpoint/failed", "checkpoint/rejected"), width=8,
+                    title="Failed, damaged", zh="失败与损坏", width=8,
+                    queries=("checkpoint/failed", "checkpoint/rejected", "checkpoint/store_failed"),
                 ),
             ),
         ),

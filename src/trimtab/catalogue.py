@@ -123,7 +123,7 @@ sampling/accepted            | ratio   | share of the groups sampled in the step
 sampling/refills             | rounds  | rounds of sampling beyond the first, to find groups with a spread
 sampling/kept                | groups  | groups with a spread that the step trains on; 0: the rewards gave no signal
 sampling/surplus             | groups  | groups with a spread that wait for the next step
-sampling/stale               | groups  | groups that waited, left out since they were older than one step or undone
+sampling/stale               | groups  | groups that waited, left out since they were older than sampling.max_staleness or undone
 data/epoch                   | epochs  | passes over the prompts begun
 data/prompts                 | prompts | drawn since the start, whether the step trained on them or not
 eval/reward/mean             | reward  | mean reward on the validation prompts, greedy
@@ -188,6 +188,8 @@ checkpoint/failed            | saves   | in a row that have failed; more than ch
 checkpoint/save_seconds      | seconds | until the newest checkpoint was on the disk, beside training or not
 checkpoint/stall_seconds     | seconds | that training stood still for saving since the step before
 checkpoint/age               | seconds | since the state in the newest checkpoint was taken: what a crash now would lose
+checkpoint/store_failed      | uploads | to checkpoint.store in a row that have failed; training goes on
+checkpoint/store_age         | seconds | since the state in the newest checkpoint that is whole in checkpoint.store was taken: what the loss of this machine now would lose
 notify/sent                  | notifications | that a webhook has taken, since the start of the process
 notify/failed                | notifications | given up: refused by a webhook, or the oldest of too many that waited, since the start of the process
 notify/waiting               | notifications | in RUN/outbox, to be sent

@@ -33,6 +33,13 @@ LONG = ["sampling.max_prompt_length=6"]
 ADAPTED = ["policy.lora={rank: 4}"]
 HARD = ["rewards=[{name: exact_match}]", "sampling.dynamic.enabled=true"]
 """Groups without spread, so that there are refills."""
+SURPLUS = [
+    "sampling.dynamic.enabled=true",
+    "sampling.group_size=3",
+    "train.prompts_per_step=4",
+    "data.train=builtin:addition",
+]
+"""More groups with a spread than the first step needs."""
 MANY = ["checkpoint.rolling_every=1", "checkpoint.every=1", "checkpoint.rolling_keep=1", "train.max_steps=4"]
 STILL = ["eval.every=1", "optim.learning_rate=0"]
 PUNISHED = ["rewards=[{name: 'broken:odd', on_error: penalty}]"]
@@ -92,6 +99,7 @@ FLIPS = {
         ("sampling.max_length", "13", []),
         ("sampling.long_prompts", "truncate", LONG),
         ("sampling.dynamic.enabled", "true", []),
+        ("sampling.max_staleness", "0", SURPLUS),
         ("sampling.dynamic.max_refills", "0", HARD),
         ("sampling.overlong.buffer", "4", []),
         ("sampling.overlong.factor", "2.0", ["sampling.overlong.buffer=4"]),
@@ -232,16 +240,19 @@ WITHOUT_ANOTHER_VALUE = {
     "policy.gradient_checkpointing",
     "checkpoint.async",
     "checkpoint.max_failed_saves",
+    "checkpoint.store",
     "data.packing",
     "checkpoint.encrypt",
     "observe.prometheus_port",
     "observe.prometheus_address",
     "observe.prometheus_token",
     "observe.prometheus_textfile",
+    "cluster.launcher",
+    "cluster.processes",
 }
 """One value each so far; or the same figures, to the last bit or to rounding, at another cost (runs/test_packing,
-runs/test_reference_cache, unit/models, unit/store/test_saving_beside, faults/test_full_disk); or only shown to others
-(runs/test_exporter)."""
+runs/test_reference_cache, unit/models, unit/store/test_saving_beside, faults/test_full_disk, runs/test_object_store,
+runs/test_local_processes); or only shown to others (runs/test_exporter)."""
 REFUSES = {"data.allow"}
 """Changes nothing in a run that it does not refuse."""
 REFUSED = {"value.enabled": ("false", "ppo needs a critic")}

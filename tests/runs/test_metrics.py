@@ -50,6 +50,7 @@ def test_every_metric_of_the_catalogue_is_recorded_by_some_run(tmp_path, monkeyp
         "sampling.overlong.buffer=4",
         "observe.webhook={url: '${env:DEAD_HOOK}'}",
         "observe.trackers=[tensorboard]",
+        f"checkpoint.store=file://{tmp_path}/store",
     )
     found = recorded(ppo)
     for name, words in OTHERS.items():

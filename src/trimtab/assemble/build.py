@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trimtab.models.roles import InProcessModels
     from trimtab.models.scoring import ScoringModels
     from trimtab.rewards.shaping import Overlong
+    from trimtab.store.remote_mirror import Mirror
     from trimtab.train.run import Run
 
 Notice = Callable[[str], None]
@@ -94,6 +95,7 @@ def build(
     row_sets: RowSets | None = None,
     given: Given = NOTHING,
     recorder: Recorder | None = None,
+    mirror: Mirror | None = None,
 ) -> Assembled:
     """A run in a directory, new or continued.
 
@@ -106,6 +108,7 @@ def build(
         row_sets: the rows, if they have been read already.
         given: objects that stand where the configuration has names.
         recorder: goes on being told, in the place of a new one.
+        mirror: brings the checkpoints into an object store.
     """
     from trimtab.models import policy as policies
     from trimtab.observe.recorders import Recorders
@@ -134,6 +137,7 @@ def build(
         warn=notice,
         journal=directory.journal,
     )
+    store.mirror = mirror
     start = store.newest_good()
     if start is None:
         named_models.refuse_spoilt(config)
@@ -222,7 +226,7 @@ def build(
         guard=StepGuard(
             metric=evaluation_metric(config),
             patience=early.patience,
-            limits=limits_of(RULES, config.guard.rules, kl_limit=kl_limit),
+            limits=limits_of(RULES, config.guard.rules, kl_limit=kl_limit, max_staleness=config.sampling.max_staleness),
             window=evaluator.every if row_sets.validation is None else None,
             max_steps=config.train.max_steps,
             facts={key: value for key, _, value in configs.differences({}, config.resolved)},
@@ -350,6 +354,7 @@ def _source_and_evaluator(
             restarts=lambda: scorer.pool.restarts if scorer.pool else 0,
             shape=shaping or list,
             max_refills=s.dynamic.max_refills if s.dynamic.enabled else None,
+            max_staleness=s.max_staleness or 0,
             at_step=partial(_set_temperature, s.temperature, (engine, models)),
             rank=ranks.rank,
             ranks=ranks.size,

@@ -60,6 +60,7 @@ def _examine(page: Page, path: Path, words: list[str], like: Path | None, place:
     rows = _data(page, config)
     _rewards(page, config)
     _listeners(page, config)
+    _store(page, config)
     models = _models(page, config)
     _kept(page, config, rows)
     longest = _longest(page, config, models["policy"])
@@ -142,6 +143,28 @@ def _listeners(page: Page, config: configs.RunConfig) -> None:
     if told:
         page.found["told"] = told
         page.row("ok", "told", ", ".join(told))
+
+
+def _store(page: Page, config: configs.RunConfig) -> None:
+    """The object store is there and can be written to; whose it is, is said.
+
+    Raises:
+        UserError: it cannot be, or the library for it is not installed.
+    """
+    if (url := config.checkpoint.store) is None:
+        return
+    from trimtab.store.remote import Remote, StoreError
+
+    try:
+        remote = Remote(url)
+        remote.is_writable()
+        owner = remote.owner()
+    except StoreError as error:
+        raise UserError(f"checkpoint.store: {error}") from error
+    page.found["store"] = {"url": url, "run": owner and owner["id"]}
+    page.row(
+        "ok", "store", f"{url} can be written to; " + (f"run {owner['id']} is there" if owner else "no run is there")
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ models

@@ -28,9 +28,25 @@ def machine(
 
     numerics = choose_numerics(config, memory.configuration(config.policy.model))
     demand = advice.demand_of(config, models, numerics, longest=longest)
+    _processes(page, config, numerics.device)
     _memory(page, config, demand, numerics.device)
     _disk(page, config, demand, place)
     return demand, numerics
+
+
+def _processes(page: Page, config: configs.RunConfig, device: str) -> None:
+    """How many train, if there are several, and whether each has a GPU."""
+    count, launcher = config.cluster.processes, config.cluster.launcher
+    if count == 1:
+        return
+    page.found["processes"] = {"count": count, "launcher": launcher}
+    if device == "cuda" and launcher == "local":
+        import torch
+
+        if (gpus := torch.cuda.device_count()) < count:
+            page.fail("processes", f"cluster.processes: {count}, but there are {gpus} GPUs and each needs one")
+            return
+    page.row("ok", "processes", f"{count}, started by {'this program' if launcher == 'local' else launcher}")
 
 
 def _memory(page: Page, config: configs.RunConfig, demand: Demand, device: str) -> None:
@@ -41,16 +57,23 @@ def _memory(page: Page, config: configs.RunConfig, demand: Demand, device: str) 
     program = float(psutil.Process().memory_info().rss) if device == "cpu" else 0.0
     free, total = memory.available_bytes(device)
     held, passing = demand.held(), demand.passing()
-    peak = program + demand.peak()
+    beside = config.cluster.processes if device == "cpu" and config.cluster.launcher == "local" else 1
+    peak = (program + demand.peak()) * beside
     page.found["memory"] = {
         "held_bytes": held, "passing_bytes": passing, "program_bytes": program, "peak_bytes": peak,
         "available_bytes": free, "total_bytes": total, "device": device, "is_enough": peak <= free,
     }  # fmt: skip
+    of_all = f" of all {beside} processes" if beside > 1 else ""
     if peak <= free:
-        page.row("ok", "memory", f"{_bytes(peak)} at the peak, {_bytes(free)} of {_bytes(total)} are free ({device})")
+        page.row(
+            "ok", "memory", f"{_bytes(peak)} at the peak{of_all}, {_bytes(free)} of {_bytes(total)} are free ({device})"
+        )
     else:
-        change = memory.smallest_change(demand, free - program, group_size=config.sampling.group_size)
-        page.fail("memory", f"{_bytes(peak)} at the peak, but {_bytes(free)} of {_bytes(total)} are free; {change}")
+        own = free / beside - program
+        change = memory.smallest_change(demand, own, group_size=config.sampling.group_size)
+        page.fail(
+            "memory", f"{_bytes(peak)} at the peak{of_all}, but {_bytes(free)} of {_bytes(total)} are free; {change}"
+        )
     words = {
         "policy": _trained_words(demand),
         "adapter": f"{demand.adapter or 0:,} trained numbers with gradients and two moments: 16 bytes each",
@@ -72,6 +95,8 @@ def _memory(page: Page, config: configs.RunConfig, demand: Demand, device: str) 
     elif "critic" in held:
         before, after = _bytes(held["policy"]), _bytes(held["policy"] + held["critic"])
         words["critic"] += f", {before} to {after}"
+    if beside > 1:
+        page.more(f"of each of the {beside} processes:")
     lines = {**held, **passing}
     largest = max(passing, key=lambda name: passing[name])
     for name, size in lines.items():

@@ -52,6 +52,9 @@ def status(
     typer.echo(f"  checkpoints{'':<29} {', '.join(map(str, found['checkpoints'])) or 'none'}")
     if found["weights_only"]:
         typer.echo(f"  of the policy's weights alone{'':<11} {', '.join(map(str, found['weights_only']))}")
+    if (stored := found["store"]) is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored["time"]))
+        typer.echo(f"  in the object store{'':<21} {stored['step']}, {when}, {stored['url']}")
     if found["drill"] is not None:
         typer.echo(f"  drill{'':<35} {_drill_line(found['drill'])}")
     if found["restarts"]:
@@ -102,6 +105,7 @@ def describe(path: Path) -> dict[str, Any]:
         "events": [dict(e) for e in reading.events()],
         "damaged_lines": list(reading.damaged_lines),
         "failure": failure,
+        "store": directory.last_upload(),
         "drill": directory.last_drill(),
         "restarts": [note for note in restarts(directory) if note["event"] == "restarted"],
     }

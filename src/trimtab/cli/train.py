@@ -40,18 +40,27 @@ def train(
         raise typer.Exit(_supervised(path, context.args, root, fresh=fresh, max_restarts=max_restarts))
     if max_restarts is not None:
         raise UserError("--max-restarts: only --supervise starts a run again; give both, or neither")
-    from trimtab.cluster.torchrun import joined
-    from trimtab.operate import start
+    from trimtab.cluster import local
+    from trimtab.cluster.torchrun import joined, refuse_more_than_devices
     from trimtab.store.run_directory import RunDirectory
 
     directory = RunDirectory(run_dir or Path("runs") / path.stem)
     try:
         config = configs.load(path, context.args)
+        is_launcher = local.starts_processes(config.cluster, path)
+        refuse_more_than_devices()
     except Exception as error:
+        from trimtab.operate import start
+
         if run_dir is not None:
             directory.create()
         start.write_failure(directory, error)
         raise
+    if is_launcher:
+        command = _command(path, context.args, directory.root) + (["--fresh"] if fresh else [])
+        raise typer.Exit(local.launch(command, directory, config.cluster.processes))
+    from trimtab.operate import start
+
     with joined():
         start.train_in(config, directory, fresh=fresh)
 
@@ -67,6 +76,11 @@ def _supervised(path: Path, words: list[str], root: Path, *, fresh: bool, max_re
         raise UserError(f"{what}; leave --supervise out and give torchrun --max-restarts=N")
     if not supervise.can_tie():
         print("if the supervisor is killed, the training process goes on: only Linux can end it too", file=sys.stderr)
-    command = [sys.executable, "-m", "trimtab", "train", str(path), "--run-dir", str(root), *words]
+    command = _command(path, words, root)
     patience = supervise.Patience() if max_restarts is None else supervise.Patience(max_restarts=max_restarts)
     return supervise.supervise(command, RunDirectory(root), once=["--fresh"] if fresh else [], patience=patience)
+
+
+def _command(path: Path, words: list[str], root: Path) -> list[str]:
+    """The same command without what is the supervisor's or said once."""
+    return [sys.executable, "-m", "trimtab", "train", str(path), "--run-dir", str(root), *words]

@@ -21,7 +21,7 @@ from trimtab.errors import ConfigError
 __all__ = ["ConfigError", "RunConfig", "differences", "from_mapping", "load", "may_change", "resolve"]
 
 MAY_CHANGE = (
-    *("train.max_steps", "eval", "checkpoint", "observe", "guard"),
+    *("train.max_steps", "eval", "checkpoint", "observe", "guard", "cluster"),
     *("reference.cache", "train.micro_batch_tokens", "policy.gradient_checkpointing"),
 )
 """What a continued run may set anew: its limits, and what only memory and speed depend on; anything else would make it

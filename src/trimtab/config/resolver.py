@@ -332,7 +332,7 @@ class Resolver:
         own = self._with_automatic_value_coefficient(own, rooms["value"])
         own = _with_automatic_mismatch(own)
         rooms = _with_presets(rooms, algorithm)
-        rooms["sampling"], lowered = self._with_room_for_completions(rooms["sampling"])
+        rooms["sampling"], lowered = self._with_room_for_completions(rooms["sampling"].with_staleness())
         need = algorithm.needs(own)
         for part in parts:
             need |= part.need & Need.REFERENCE
@@ -404,6 +404,12 @@ class Resolver:
                 f"{config.train.prompts_per_step}, and a mini-batch has whole prompts"
             )
             self._find(("train", "minibatches"), what)
+        if config.train.prompts_per_step < config.cluster.processes:
+            what = (
+                f"cluster.processes: {config.cluster.processes}, but a step has train.prompts_per_step: "
+                f"{config.train.prompts_per_step}, and each process needs one a step"
+            )
+            self._find(("cluster", "processes"), what, "use more prompts a step, or fewer processes")
         if need & Need.MISMATCHED and config.train.prompts_per_step // config.train.minibatches < 2:
             what = (
                 f"train.prompts_per_step: {config.train.prompts_per_step} in train.minibatches: "

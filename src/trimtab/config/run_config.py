@@ -15,7 +15,7 @@ from trimtab.observe.settings import Export, Telling
 from trimtab.rewards.settings import RewardSpec
 from trimtab.rollout.settings import Sampling
 from trimtab.store.settings import Checkpoint, Observe
-from trimtab.train.settings import Alarms, Critic, Diagnostics, Eval, Guard, Optim, Probe, Train
+from trimtab.train.settings import Alarms, Cluster, Critic, Diagnostics, Eval, Guard, Optim, Probe, Train
 from trimtab.types import Need
 
 
@@ -40,6 +40,7 @@ class RunConfig:
     eval: Eval
     checkpoint: Checkpoint
     guard: Guard
+    cluster: Cluster
     probe: Probe
     observe: Observe
     diagnostics: Diagnostics

@@ -64,6 +64,7 @@ ROOMS = (
     _room("eval", "eval", training.Eval),
     _room("checkpoint", "checkpoint", Checkpoint),
     _room("guard", "guard", training.Guard),
+    _room("cluster", "cluster", training.Cluster),
     _room("probe", "guard", training.Probe, _when(Need.OLD_LOG_PROBS)),
     _room("observe", "observe", Observe),
     _room("diagnostics", "observe", training.Diagnostics),

@@ -91,7 +91,8 @@ def figure(chart: Chart, identity: str, domain: tuple[int, int]) -> str:
         f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" role="img" aria-label="{_spoken(chart)}">'
         f"{grid}{shapes}</svg>"
         f'{f"<b class=power>{power}</b>" if power else ""}<i class="cursor"></i></div>'
-        f'<div class="corner" aria-hidden="true">{escape(chart.axis)}</div><div class="x" aria-hidden="true">{x_axis}</div></div></figure>'
+        f'<div class="corner" aria-hidden="true">{escape(chart.axis)}</div>'
+        f'<div class="x" aria-hidden="true">{x_axis}</div></div></figure>'
     )
 
 

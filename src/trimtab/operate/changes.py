@@ -30,8 +30,9 @@ AT_START = (
     *(f"observe.prometheus_{name}" for name in ("port", "address", "token", "textfile")),
     "observe.trackers",
     "observe.webhook",
+    "cluster",
 )
-"""Keys of what listens to a run from its start on."""
+"""Keys of what listens to a run from its start on, and of the processes that train it."""
 KINDS: Mapping[Need, str] = {
     Need.ROLLOUTS: "samples completions and learns from rewards",
     Need.PAIRS: "reads pairs",

@@ -16,10 +16,11 @@ from trimtab import config as configs
 from trimtab.assemble import monitors
 from trimtab.assemble.fingerprints import model_print
 from trimtab.config import RunConfig
-from trimtab.errors import ConfigError, DataError, LockError, StorageError, TrimtabError, WorkerError
+from trimtab.errors import ConfigError, DataError, LockError, StorageError, TrimtabError, UserError, WorkerError
 from trimtab.operate import audited, continuing, finish, shortage
 from trimtab.operate import changes as changing
 from trimtab.operate.registering import register
+from trimtab.operate.storing import RunStore
 from trimtab.ports import Control, Recorder
 from trimtab.secrets import redact
 from trimtab.store import journal
@@ -151,13 +152,20 @@ def train_in(
 
     ranks = Ranks()
     is_first = ranks.rank == 0
+    _refuse_other_processes(config, ranks.size)
+    storing = RunStore(config, directory, front) if is_first else None
     if is_first:
+        if storing is not None and fresh:
+            storing.refuse_fresh()
         if fresh and directory.exists:
             with directory.locked():
                 front.say(f"the run that was here is now {finish.relative(directory.move_aside())}")
         directory.create()
     ranks.barrier()
     with directory.locked() if is_first else nullcontext():
+        if storing is not None:
+            storing.begin(lambda found: continuing.compare_config(config, found, front))
+        ranks.barrier()
         if directory.exists:
             # A refusal leaves the run that is there as it is, failure.json too.
             continuing.compare_config(config, directory, front)
@@ -167,7 +175,7 @@ def train_in(
         try:
             front = front if is_first else replace(front, say=silently)
             monitors.refuse_missing(config)
-            run_id = str(directory.facts().get("id") or uuid.uuid4().hex)
+            run_id = str(directory.facts().get("id") or (storing and storing.run_id) or uuid.uuid4().hex)
             notifier = monitors.notifier_of(config, directory, run_id=run_id) if is_first else None
             built = _train_locked(
                 config,
@@ -178,7 +186,10 @@ def train_in(
                 is_first=is_first,
                 run_id=run_id,
                 notifier=notifier,
+                storing=storing,
             )
+            if storing is not None:
+                storing.close()
         except BaseException as error:
             told = shortage.explained(_of_ranks(error, ranks.size), config, directory)
             if (is_first or isinstance(error, TrimtabError)) and not directory.failure.exists():
@@ -188,6 +199,8 @@ def train_in(
                 code = exit_code(told)
                 cause = f"{type(told).__name__}: {told}"
                 monitors.tell_failed(notifier, code=code, cause=cause, what_to_do=ADVICE[code])
+            if storing is not None:
+                storing.close(told)
             if told is not error:
                 raise told from error
             raise
@@ -198,6 +211,16 @@ def train_in(
             outcome = f"{directory.facts().get('outcome', '')}: {finish.outcome_line(directory)}"
             monitors.tell_finished(notifier, step=built.run.step, outcome=outcome)
         return built
+
+
+def _refuse_other_processes(config: RunConfig, processes: int) -> None:
+    """
+    Raises:
+        UserError: the configuration asks for more processes than train here; only the command line starts them.
+    """
+    if config.cluster.processes not in (1, processes):
+        what = f"cluster.processes: {config.cluster.processes}, but only the command line starts other processes"
+        raise UserError(f"{what}, and here there is {processes}; use `trimtab train FILE`, or cluster.processes: 1")
 
 
 def _of_ranks(error: BaseException, ranks: int) -> BaseException:
@@ -239,6 +262,7 @@ def _train_locked(
     is_first: bool,
     run_id: str,
     notifier: Notifier | None,
+    storing: RunStore | None,
 ) -> assemble.Assembled:
     from trimtab.operate.steering import Steering
     from trimtab.train import loop
@@ -246,6 +270,7 @@ def _train_locked(
 
     say, ranks = front.say, Ranks()
     _introduce(config, directory, say)
+    mirror = storing.open(run_id) if storing is not None else None
     rows = _rows(config, directory, given, rows, is_first=is_first)
     if directory.exists:
         continuing.compare_inputs(rows.fingerprints, given, directory, front)
@@ -267,6 +292,7 @@ def _train_locked(
             monitors=_monitors(config, directory, front, run_id, notifier),
             notice=notice,
             recorder=recorder,
+            mirror=mirror,
         )
 
     first = config
@@ -281,6 +307,8 @@ def _train_locked(
                 say(f"from here on the numbers need not be those of an uninterrupted run: {', '.join(changed)}")
             _write_facts(config, directory, built.facts, steering.changes, run_id)
             register(directory, say)
+            if storing is not None:
+                storing.catch_up(built.run.checkpoints)
         ranks.barrier()
         built.run.version = len(directory.config_versions())
         if built.start is not None and built.start >= config.train.max_steps:

@@ -43,6 +43,8 @@ LOST = WorkerError.exit_code
 """What a death by a signal counts as, and is reported as."""
 FREE = Preempted.exit_code
 PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+EARLY: Mapping[int, int] = {-signal.SIGTERM: FREE, -signal.SIGINT: 130}
+"""A process that died of the signal itself had not begun to listen, and has nothing to save."""
 DIES_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
@@ -110,14 +112,13 @@ class Supervisor:
     _told: list[int] = field(default_factory=list)
     _pending: deque[int] = field(default_factory=deque)
     _child: subprocess.Popen[bytes] | None = None
-    _bell: int = -1
 
     def run(self, once: Sequence[str] = ()) -> int:
         """Until it ends for good; the exit code."""
         chance = random.Random()
         in_a_row = total = 0
         words, old = [*self.command, *once], self._identity()
-        with self._listening() as heard:
+        with listening(self._notice) as (heard, _):
             while True:
                 before = self._newest_checkpoint()
                 ending = self._one(words)
@@ -142,25 +143,11 @@ class Supervisor:
                     self.say("told to stop while nothing was running; the same command goes on")
                     return FREE
 
-    @contextmanager
-    def _listening(self) -> Iterator[int]:
-        """Inside, signals are passed on; gives what can be waited for until one comes."""
-        heard, self._bell = os.pipe()
-        previous = {number: signal.signal(number, self._notice) for number in PASSED_ON}
-        try:
-            yield heard
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-            os.close(heard)
-            os.close(self._bell)
-
-    def _notice(self, number: int, _: object) -> None:
+    def _notice(self, number: int) -> None:
         self._told.append(number)
         self._pending.append(number)
         if self._child is not None:
             self._pass_on(self._child)
-        os.write(self._bell, b"!")
 
     def _pass_on(self, child: subprocess.Popen[bytes]) -> None:
         with suppress(IndexError):  # a signal that comes meanwhile passes the rest on
@@ -169,7 +156,7 @@ class Supervisor:
 
     def _one(self, words: Sequence[str]) -> Ending:
         """Start the process and wait for its end."""
-        failure = _written(self.directory.failure)
+        failure = written(self.directory.failure)
         # Not the terminal: a question there would stop a process that is not in the foreground.
         nothing = subprocess.DEVNULL
         child = subprocess.Popen(words, stdin=nothing, process_group=0, preexec_fn=tied_to(os.getpid()))
@@ -178,19 +165,17 @@ class Supervisor:
         returncode = child.wait()
         self._child = None
         if returncode < 0:
-            cause = _of_signal(-returncode)
+            cause = of_signal(-returncode)
             if not self._told:
-                self._write_lost(cause)
-        elif _written(self.directory.failure) not in (None, failure):
-            cause = str(_read(self.directory.failure).get("cause", ""))
+                write_lost(self.directory, cause)
+        elif written(self.directory.failure) not in (None, failure):
+            cause = str(read(self.directory.failure).get("cause", ""))
         else:
             cause = ""
         return Ending(returncode=returncode, cause=cause)
 
     def _stopped(self, ending: Ending) -> int:
-        """A process that died of the signal itself had not begun to listen, and has nothing to save."""
-        early = {-signal.SIGTERM: FREE, -signal.SIGINT: 130}
-        return early.get(ending.returncode, ending.code)
+        return EARLY.get(ending.returncode, ending.code)
 
     def _restarting(self, ending: Ending, wait: float, total: int, count: str) -> None:
         why = f"exit code {ending.code}" if ending.returncode >= 0 else "lost"
@@ -202,7 +187,7 @@ class Supervisor:
         limit = self.patience.max_restarts
         self.say(f"started again {limit} times without a new checkpoint; ending with exit code {ending.code}")
         self._note("gave up", ending, restarts=total)
-        if found := _read(self.directory.failure):
+        if found := read(self.directory.failure):
             told = f"{found.get('what_to_do', '')}; the supervisor has started it again {total} times".lstrip("; ")
             self._replace_failure({**found, "what_to_do": told, "restarts": total})
         return ending.code
@@ -227,22 +212,13 @@ class Supervisor:
         except OSError as error:
             self.say(f"cannot write to {self.directory.supervisor}: {error.strerror or error}; going on")
 
-    def _write_lost(self, cause: str) -> None:
-        """failure.json of a process that could not write one; not if another one trains there."""
-        if self.directory.root.is_dir() and not self.directory.is_locked():
-            step = max((s["step"] for s in journal.read(self.directory.journal).steps()), default=0)
-            told = "start the same command again; if memory ran out, `trimtab check` says what fits"
-            with suppress(OSError):
-                place = f"step {step}"
-                finish.write_failure(self.directory, code=LOST, cause=f"WorkerError: {cause}", place=place, advice=told)
-
     def _replace_failure(self, document: Mapping[str, Any]) -> None:
         with suppress(OSError):
             writer.replace_text(self.directory.failure, json.dumps(document, indent=1, ensure_ascii=False))
 
     def _identity(self) -> str | None:
         """Which run is in the directory."""
-        return _read(self.directory.root / "run.json").get("id")
+        return read(self.directory.root / "run.json").get("id")
 
     def _newest_checkpoint(self) -> int:
         """The highest step saved that a run can go on from, -1 if there is none; a rollback lowers it."""
@@ -286,9 +262,42 @@ def tied_to(parent: int) -> Callable[[], None] | None:
     return tie
 
 
-def _of_signal(number: int) -> str:
+@contextmanager
+def listening(notice: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+    """Inside, a signal that is passed on is noticed; gives the ends of a pipe, to wait for one and to be woken by."""
+    heard, bell = os.pipe()
+
+    def hear(number: int, _: object) -> None:
+        notice(number)
+        os.write(bell, b"!")
+
+    previous = {number: signal.signal(number, hear) for number in PASSED_ON}
+    try:
+        yield heard, bell
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.close(heard)
+        os.close(bell)
+
+
+def write_lost(directory: RunDirectory, cause: str) -> None:
+    """failure.json of a process that could not write one; not if another one trains there."""
+    told = "start the same command again; if memory ran out, `trimtab check` says what fits"
+    write_for_it(directory, code=LOST, cause=f"WorkerError: {cause}", advice=told)
+
+
+def write_for_it(directory: RunDirectory, *, code: int, cause: str, advice: str) -> None:
+    """failure.json in the place of the process that trained there; not if another one trains there now."""
+    if directory.root.is_dir() and not directory.is_locked():
+        step = max((s["step"] for s in journal.read(directory.journal).steps()), default=0)
+        with suppress(OSError):
+            finish.write_failure(directory, code=code, cause=cause, place=f"step {step}", advice=advice)
+
+
+def of_signal(number: int, who: str = "the training process") -> str:
     memory = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
-    return f"the training process was ended by {_name(number)}{memory}"
+    return f"{who} was ended by {_name(number)}{memory}"
 
 
 def _name(number: int) -> str:
@@ -298,7 +307,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _written(path: Path) -> int | None:
+def written(path: Path) -> int | None:
     """When a file was written, None if there is none."""
     try:
         return path.stat().st_mtime_ns
@@ -306,7 +315,8 @@ def _written(path: Path) -> int | None:
         return None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """A file of JSON; nothing if there is none, or none that can be read."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

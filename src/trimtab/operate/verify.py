@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import ConfigError, ModelError, StorageError
+from trimtab.operate import verify_store
 from trimtab.operate.verdict import DAMAGE, Verdict, readable, reason
 from trimtab.operate.verify_journal import check_journal, ends_agree
 from trimtab.store import audit, encryption
@@ -39,6 +40,7 @@ def verify(root: Path) -> Verdict:
             _weights(directory, steps, good, verdict)
     with readable(verdict, "final", directory.final):
         _final(directory, facts, good, verdict)
+    verify_store.check_store(directory, facts, resolved, verdict)
     with readable(verdict, "audit", directory.audit):
         _audit(directory, facts, verdict)
     return verdict

@@ -54,7 +54,8 @@ class SamplingSource:
       sampling, and `sampling/kept` is 0.
     * Groups beyond `prompts_per_step` come first in the next step, with the log-probs and the version of the policy
       that sampled them. They are fewer than `prompts_per_step`, so all are used there and none gets older than one
-      step. Those that are older, or from weights that a rollback has undone, are left out and counted.
+      step: a `max_staleness` above 1 is like 1. Those that are older than it, or from weights that a rollback has
+      undone, are left out and counted; with a `max_staleness` of 0 that is all of them.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class SamplingSource:
         restarts: Callable[[], int] = lambda: 0,
         shape: Callable[[list[Scored]], list[Scored]] = lambda scored: scored,
         max_refills: int | None = None,
+        max_staleness: int = 1,
         at_step: Callable[[int], None] = lambda step: None,
         rank: int = 0,
         ranks: int = 1,
@@ -82,6 +84,7 @@ class SamplingSource:
             reward_labels: names of the parts of a reward, after `shape`.
             shape: changes the rewards of the step's completions; which groups have a spread is found before.
             max_refills: rounds of sampling beyond the first, for dynamic sampling; None keeps every group.
+            max_staleness: steps that the weights may be old which have sampled a group.
             reward_errors: of the newest call of `score`.
             restarts: processes of rewards that were started again, since the start.
             at_step: is told the step that is sampled for next.
@@ -99,6 +102,7 @@ class SamplingSource:
         self.restarts = restarts
         self.shape = shape
         self.max_refills = max_refills
+        self.max_staleness = max_staleness
         self.at_step = at_step
         self.rank, self.ranks = rank, ranks
         self.gather = gather
@@ -153,7 +157,7 @@ class SamplingSource:
 
     def _groups_with_spread(self, max_refills: int, spent: _Spent) -> tuple[list[Group], dict[str, float]]:
         """This rank's share of the step's groups, and the figures of the choice."""
-        kept = [group for group in self._surplus if 0 <= self._version - group[0].rollout.policy_version <= 1]
+        kept = [group for group in self._surplus if 0 <= self._age(group) <= self.max_staleness]
         stale, sampled, accepted, rounds = len(self._surplus) - len(kept), 0, 0, 0
         of_first_round: list[Group] = []
         while len(kept) < self.prompts_per_step and rounds <= max_refills:
@@ -173,6 +177,10 @@ class SamplingSource:
         }
         # nothing was carried if nothing is kept, so round one was a whole step's and this rank's share of it is one too
         return ([step[place] for place in self._share(len(step))] if step else of_first_round), figures
+
+    def _age(self, group: Group) -> int:
+        """Steps between the weights that have sampled it and those that sample now; below 0 if they were undone."""
+        return self._version - group[0].rollout.policy_version
 
     def samples(self) -> tuple[Sample, ...]:
         """The first completion of each of the batch's first groups."""

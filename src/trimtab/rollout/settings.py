@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
@@ -14,8 +14,8 @@ from trimtab.types import STRICT, Schedule
 class Dynamic:
     """Train on groups that teach something: prompts are drawn until enough groups have unlike rewards.
 
-    Groups beyond those train in the next step. They are then one step old, which `staleness` shows, and never older:
-    what waited comes first and is always less than a step's worth.
+    Groups beyond those train in the next step, unless `sampling.max_staleness` is 0. They are then one step old, which
+    `staleness` shows, and never older: what waited comes first and is always less than a step's worth.
     """
 
     __pydantic_config__ = STRICT
@@ -65,5 +65,17 @@ class Sampling:
     """Tokens of prompt and completion together."""
     long_prompts: Literal["drop", "truncate", "refuse"] = "drop"
     """Leave out (counted), cut at the front (counted), or end with an error."""
+    max_staleness: Annotated[int, Ge(0)] | None = None
+    """Largest age, in steps, of the weights that sampled a completion which a step trains on; auto: 1 with dynamic
+    sampling, whose surplus groups train in the next step, else 0. 0 leaves those groups out. More than 1 is like 1: the
+    surplus is less than a step's worth, so none of it waits longer."""
     dynamic: Dynamic = field(default_factory=Dynamic)
     overlong: Overlong = field(default_factory=Overlong)
+
+    def with_staleness(self) -> Sampling:
+        """With `max_staleness` as a number, once `dynamic.enabled` is decided.
+
+        >>> Sampling().with_staleness().max_staleness, Sampling(dynamic=Dynamic(enabled=True)).with_staleness().max_staleness
+        (0, 1)
+        """
+        return self if self.max_staleness is not None else replace(self, max_staleness=int(bool(self.dynamic.enabled)))

@@ -34,7 +34,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab import __version__, heartbeat
 from trimtab.errors import StorageError
@@ -42,6 +42,9 @@ from trimtab.ports import RunState, Saved, Snapshot
 from trimtab.store import encryption, journal, manifests, retention, writer
 from trimtab.store.beside import beside, here
 from trimtab.store.settings import Checkpoint
+
+if TYPE_CHECKING:
+    from trimtab.store.remote_mirror import Mirror
 
 FORMAT = 1
 MANIFEST = manifests.NAME
@@ -103,6 +106,8 @@ class CheckpointStore:
         self._key_id: str | None = None
         """Of the last save."""
         self._has_said_plain = False
+        self.mirror: Mirror | None = None
+        """Brings what is good into an object store; goes on over a rebuild of the run."""
         self._known: dict[int, tuple[Signature, str | None]] = {}
         """The fault of each checkpoint that was read, or None: bytes are read once, unless somebody has written since."""
         self.max_steps = max_steps
@@ -183,7 +188,7 @@ class CheckpointStore:
             found["checkpoint/save_seconds"] = self._save_seconds
         if self._newest is not None:
             found["checkpoint/age"] = time.monotonic() - self._newest
-        return found
+        return found if self.mirror is None else found | self.mirror.figures()
 
     def _collect(self, *, is_last: bool = False) -> None:
         """Take over the outcome of the save that was under way, if it has ended."""
@@ -262,6 +267,9 @@ class CheckpointStore:
                 self._refuse_if_full(f"checkpoint of step {step}", policy_only=policy_only)
                 self._save(step, source, metrics, policy_only=policy_only)
                 self._prune()
+            if self.mirror is not None:
+                rules = retention.Rules(self.settings, self.rolling_every, self.metric)
+                self.mirror.offer(step, rules, taken=time.monotonic() - (time.perf_counter() - started))
         except (OSError, SafetensorError) as error:
             with suppress(OSError):  # the space is wanted back; what cannot be removed now is by the next save
                 self._tidy(quietly=True)
@@ -376,7 +384,7 @@ class CheckpointStore:
                 if p.is_file()
             },
         }
-        writer.write_bytes(scratch / MANIFEST, _json({**manifest, "checksum": _checksum(manifest)}))
+        writer.write_bytes(scratch / MANIFEST, _json({**manifest, "checksum": manifests.checksum(manifest)}))
         writer.sync(scratch)
         writer.replace_directory(scratch, self.directory / str(step))
         self._known[step] = (self._signature(step), None)
@@ -618,16 +626,10 @@ class CheckpointStore:
     def _manifest(self, step: int) -> Mapping[str, Any] | None:
         """A manifest that is as it was written, or None."""
         found = self._parsed(step)
-        return found if found is not None and found.get("checksum") == _checksum(found) else None
+        return found if found is not None and found.get("checksum") == manifests.checksum(found) else None
 
     def _parsed(self, step: int) -> Mapping[str, Any] | None:
         return manifests.parsed(self.directory / str(step) / MANIFEST)
-
-
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over everything else in a manifest."""
-    rest = {name: value for name, value in manifest.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:
@@ -677,7 +679,7 @@ def _other_format(manifest: Mapping[str, Any]) -> str | None:
 
 def _is_as_written(manifest: Mapping[str, Any], data: bytes) -> bool:
     """Whether the checksum is right, and no byte is another spelling of the same values."""
-    return manifest.get("checksum") == _checksum(manifest) and _json(manifest) == data
+    return manifest.get("checksum") == manifests.checksum(manifest) and _json(manifest) == data
 
 
 def _saves(count: int) -> str:

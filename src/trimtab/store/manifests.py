@@ -6,6 +6,8 @@ manifest too; so nothing that a manifest says is done before it was looked at.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,12 @@ def parsed(path: Path) -> Mapping[str, Any] | None:
     except (OSError, HarmError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over everything else in a manifest."""
+    rest = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def is_one(found: Mapping[str, Any]) -> bool:

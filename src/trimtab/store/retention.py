@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trimtab.catalogue import is_better_lower
@@ -55,3 +56,22 @@ def superfluous(
     rolling = [s for s in steps if s > 0][-max(settings.rolling_keep, 2) :]
     stay = {0, *kept, *rolling, best(manifests, metric)}
     return [s for s in steps if s not in stay]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What stays, of the checkpoints of one run."""
+
+    settings: Checkpoint
+    rolling_every: int
+    metric: str
+
+    def superfluous(self, manifests: Mapping[int, Mapping[str, Any]]) -> list[int]:
+        """As the function of that name."""
+        return superfluous(manifests, self.settings, self.rolling_every, self.metric)
+
+    def is_passing(self, step: int, manifests: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Whether nothing but its age makes a checkpoint stay, so that a newer one takes its place."""
+        if step == 0 or step % self.settings.every == 0 or step == best(manifests, self.metric):
+            return False
+        return manifests.get(step, {}).get("resumable", True) is True

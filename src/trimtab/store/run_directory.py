@@ -32,6 +32,7 @@ class RunDirectory:
         self.picture = root / "report.png"
         self.failure = root / "failure.json"
         self.drill = root / "drill.json"
+        self.upload = root / "store.json"
         self.supervisor = root / "supervisor.jsonl"
 
     @classmethod
@@ -139,6 +140,14 @@ class RunDirectory:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
+
+    def last_upload(self) -> Mapping[str, Any] | None:
+        """Which checkpoint is the newest that this directory has brought to an object store, or None."""
+        try:
+            found = json.loads(self.upload.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and {"step", "time", "url"} <= found.keys() else None
 
     def add_config(
         self,

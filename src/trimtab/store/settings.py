@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from trimtab.secrets import Secret
+from trimtab.store.location import Location
 from trimtab.types import STRICT
 
 
@@ -31,6 +32,8 @@ class Checkpoint:
     """Write beside training, from a copy in memory of weights and optimiser; false: training waits, and needs no copy."""
     max_failed_saves: Annotated[int, Ge(0)] = 3
     """Saves in a row that may fail while training goes on; one more ends the run with exit code 4, and so does the last."""
+    store: Location | None = None
+    """Where else they are kept: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `file:///DIRECTORY`; one place for one run."""
     encrypt: Secret | None = None
     """Where the key is that checkpoints are encrypted with: `${env:NAME}` or `${file:PATH}`; null leaves them plain."""
 

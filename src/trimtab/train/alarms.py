@@ -393,12 +393,15 @@ class Fall:
         self._steps = [(mean, spread) for mean, spread in state["window"]]
 
 
-def limits_of(rules: Sequence[Rule], asked: Any, *, kl_limit: Any = None) -> dict[str, Limits]:
+def limits_of(
+    rules: Sequence[Rule], asked: Any, *, kl_limit: Any = None, max_staleness: int | None = None
+) -> dict[str, Limits]:
     """Every rule's limits in a run.
 
     Args:
         asked: the `guard.rules` section.
         kl_limit: the algorithm's `kl.limit`, which is `kl_update`'s unless `guard.rules.kl_update` says otherwise.
+        max_staleness: of `sampling`, which is `staleness`'s limit in the same way.
     """
     found = {}
     for rule in rules:
@@ -409,5 +412,7 @@ def limits_of(rules: Sequence[Rule], asked: Any, *, kl_limit: Any = None) -> dic
                 warn=kl_limit.warn if settings.warn is None else settings.warn,
                 act=kl_limit.act if settings.act is None else settings.act,
             )
+        if rule.name == "staleness" and max_staleness is not None and settings is not None and settings.warn is None:
+            settings = replace(settings, warn=float(max_staleness))
         found[rule.name] = Limits.of(rule, settings)
     return found

@@ -1,4 +1,4 @@
-"""The sections `optim`, `train`, `eval` and `guard`, and parts of `value` and `observe`."""
+"""The sections `optim`, `train`, `eval`, `guard` and `cluster`, and parts of `value` and `observe`."""
 
 from __future__ import annotations
 
@@ -189,6 +189,18 @@ class Guard:
     """What a rollback multiplies `kl.coef` by."""
     rules: GuardRules = field(default_factory=GuardRules)
     """Other limits than those of the table of rules: `{kl_reference: {warn: 0.5}, entropy: {then: "off"}}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The processes that train together, each on a share of every step's prompts."""
+
+    __pydantic_config__ = STRICT
+
+    launcher: Literal["local", "torchrun"] = "local"
+    """What starts them: `trimtab train` itself, all on this machine, or torchrun, on any number of machines."""
+    processes: Annotated[int, Ge(1)] = 1
+    """How many; 1: as many as torchrun has started, else one. On GPUs each has one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,11 @@ def test_a_healthy_run_passes_every_line():
         ("preference accuracy", "FAIL", evidence(evaluations=[{"eval/preference/accuracy": 0.85, **GOOD_END}])),
         ("policy near the reference, JS in nats", "FAIL", evidence(evaluations=[{"eval/preference/js": 0.05}])),
         ("every role answers", "warn", evidence({"role/restarts": 1.0}, late=1)),
-        ("reward rises", "FAIL", evidence(evaluations=[{"eval/reward/mean": 0.5}, {"eval/reward/mean": 0.4, **GOOD_END}])),
+        (
+            "reward rises",
+            "FAIL",
+            evidence(evaluations=[{"eval/reward/mean": 0.5}, {"eval/reward/mean": 0.4, **GOOD_END}]),
+        ),
         ("entropy kept", "warn", evidence({"entropy": 0.49}, late=10)),
         ("memory in budget", "FAIL", evidence({"memory/total": 7.7e9})),
         ("saves do not block", "warn", evidence(events=[{"event": "saved", "seconds": 5.0}])),

@@ -178,6 +178,59 @@ def test_surplus_of_weights_that_were_undone_or_are_old_is_left_out_and_counted(
     assert it.figures()["sampling/stale"] == 1
 
 
+def test_with_a_staleness_of_0_what_waits_is_left_out_and_counted():
+    it = source(lambda draw: draw >= 3, max_staleness=0)
+    first, second = steps(it, 2)
+    assert (first[0], first[1]["sampling/surplus"]) == ([3, 4, 5, 6], 1)
+    assert second[0] == [8, 9, 10, 11]
+    assert second[1]["sampling/stale"] == 1
+    other = source(lambda draw: draw >= 3, max_staleness=0)
+    steps(other, 1)
+    again = source(lambda draw: draw >= 3, max_staleness=0)
+    again.load_state(json.loads(json.dumps(other.state())))
+    assert steps(again, 1, 1)[0][:2] == second[:2], "a restart counts them too"
+
+
+@given(
+    pattern=st.lists(st.booleans(), min_size=1, max_size=40),
+    per_step=st.integers(1, 6),
+    max_refills=st.integers(0, 4),
+    versions=st.lists(st.integers(0, 6), min_size=1, max_size=8),
+    allowed=st.integers(0, 4),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_completion_is_older_than_allowed_and_what_is_left_out_is_counted(
+    pattern, per_step, max_refills, versions, allowed
+):
+    """At any order of versions: a rollback goes back, a run that reads them out of turn jumps."""
+    it = source(
+        lambda draw: pattern[draw % len(pattern)], per_step=per_step, max_refills=max_refills, max_staleness=allowed
+    )
+    for version in versions:
+        waiting = {row[0]["draw"]: row[0]["policy_version"] for row in it.state()["surplus"]}
+        it.refresh(version=version)
+        batch = it.next_batch()
+        ages = version - batch.policy_versions[batch.loss_mask]
+        assert 0 <= int(ages.min()) <= int(ages.max()) <= allowed
+        fresh = {draw for draw, sampled in waiting.items() if 0 <= version - sampled <= allowed}
+        assert it.figures()["sampling/stale"] == len(waiting) - len(fresh)
+        assert fresh <= set(batch.group_ids.tolist()), "what waits and is fresh enough is all used in the next step"
+
+
+@given(
+    pattern=st.lists(st.booleans(), min_size=1, max_size=40),
+    per_step=st.integers(1, 6),
+    allowed=st.integers(2, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_more_than_1_is_like_1(pattern, per_step, allowed):
+    def teaches(draw):
+        return pattern[draw % len(pattern)]
+
+    found = [steps(source(teaches, per_step=per_step, max_staleness=m), 4) for m in (1, allowed)]
+    assert [s[:2] for s in found[0]] == [s[:2] for s in found[1]]
+
+
 @given(
     pattern=st.lists(st.booleans(), min_size=1, max_size=40),
     per_step=st.integers(1, 6),

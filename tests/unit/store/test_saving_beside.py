@@ -238,7 +238,12 @@ def test_the_figures_tell_what_saving_has_cost_and_what_a_crash_would(tmp_path, 
     now = [100.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
     store = store_in(tmp_path)
-    assert set(store.figures()) == {"checkpoint/rejected", "checkpoint/failed", "checkpoint/stall_seconds", "time/checkpoint"}
+    assert set(store.figures()) == {
+        "checkpoint/rejected",
+        "checkpoint/failed",
+        "checkpoint/stall_seconds",
+        "time/checkpoint",
+    }
     store.save_if_due(1, FakeRun(1.0), {})
     store.wait()
     now[0] = 107.0

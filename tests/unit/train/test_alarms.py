@@ -173,6 +173,15 @@ def test_settings_go_over_the_table():
     assert Limits.of(BY_NAME["ratio_max"], RuleLimits(act=50.0)).then == "roll_back"
 
 
+def test_the_limit_of_staleness_is_that_of_sampling_unless_the_guards_is_set():
+    assert limits_of(RULES, GuardRules(), max_staleness=0)["staleness"].warn == 0
+    assert limits_of(RULES, GuardRules(), max_staleness=3)["staleness"].warn == 3
+    own = GuardRules(staleness=RuleLimits(warn=2))
+    assert limits_of(RULES, own, max_staleness=3)["staleness"].warn == 2
+    stopping = limits_of(RULES, GuardRules(staleness=RuleLimits(then="stop")), max_staleness=0)["staleness"]
+    assert (stopping.act, stopping.then) == (0, "stop")
+
+
 def test_the_algorithms_own_limit_of_kl_counts_unless_the_guards_is_set():
     kl_limit = type("KlLimit", (), {"warn": 0.3, "act": 0.5})()
     assert limits_of(RULES, GuardRules(), kl_limit=kl_limit)["kl_update"].act == 0.5
