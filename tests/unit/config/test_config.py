@@ -453,6 +453,7 @@ def test_the_resolved_configuration_survives_a_round_trip_through_yaml(load, fol
     assert second.unused == ()
 
 
+CLIPS = st.floats(0, 1, exclude_min=True)
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
@@ -461,7 +462,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
     st.fixed_dictionaries(
         {},
         optional={
-            "policy": st.fixed_dictionaries({}, optional={"clip_ratio": st.floats(0, 1, exclude_min=True), "entropy_coef": st.floats(0, 9)}),
+            "policy": st.fixed_dictionaries({}, optional={"clip_ratio": CLIPS, "entropy_coef": st.floats(0, 9)}),
             "kl": st.fixed_dictionaries({}, optional={"coef": st.floats(0, 1), "where": st.sampled_from(["loss", "reward"])}),
             "sampling": st.fixed_dictionaries({}, optional={"group_size": st.integers(2, 64), "stop": st.lists(st.text())}),
             "optim": st.fixed_dictionaries({}, optional={"learning_rate": st.floats(0, 1), "max_grad_norm": st.none()}),
