@@ -148,7 +148,7 @@ def examine_saves(tmp_path, make, step, faults=FAULTS, rule=RULE, stay=frozenset
 
     count = 0
     for name, root in cells(tmp_path, prepare, action, faults):
-        store, state = store_in(root), make(-1)
+        store, state = store_in(root, rule), make(-1)
         found = store.restore(state)
         assert (found, state.said()) in {(4, 4.0), (step, 50.0)}, name
         assert store.rejected == 0, f"{name}: a damaged checkpoint has a final name"

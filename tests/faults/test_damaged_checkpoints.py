@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.run_states import Saving
 from trimtab.errors import StorageError
-from trimtab.store import checkpoints
+from trimtab.store import checkpoints, manifests
 from trimtab.store.checkpoints import CheckpointStore
 from trimtab.store.journal import Journal
 from trimtab.store.settings import Checkpoint
@@ -150,7 +150,7 @@ def test_the_manifest_of_another_step_or_of_an_earlier_save_is_found(root):
 def test_a_checkpoint_of_another_format_is_refused_with_both_versions_named_and_not_passed_over(root, number):
     file = root / "2" / "manifest.json"
     manifest = {**json.loads(file.read_bytes()), "format": number, "trimtab": "7.8.9"}
-    file.write_bytes(checkpoints._json({**manifest, "checksum": checkpoints._checksum(manifest)}))
+    file.write_bytes(checkpoints._json({**manifest, "checksum": manifests.checksum(manifest)}))
     state = State()
     with pytest.raises(StorageError) as error:
         store_in(root).restore(state)

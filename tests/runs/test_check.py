@@ -1,7 +1,6 @@
 """`trimtab check` as a user meets it: every fault of a stage at once, the cheap first, nothing loaded too early."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -138,7 +137,7 @@ def test_too_little_memory_and_disk_are_both_said_after_all_else_was_shown(tmp_p
     found, error = told(path, *words)
     assert isinstance(error, UserError)
     assert [line.split(":")[0] for line in str(error).splitlines()] == ["memory", "disk"]
-    assert re.search(r"are free; set .*train\.prompts_per_step=", str(error))  # what else depends on the computer
+    assert "are free; " in str(error)  # what is advised depends on the computer
     assert (found["ok"], len(found["problems"]), found["memory"]["is_enough"]) == (False, 2, False)
     assert "FAIL  memory" in call(path, *words).output
     assert "guides say" in call(path, *words).output

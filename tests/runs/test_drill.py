@@ -12,7 +12,7 @@ from tests.runs import small
 from trimtab.cli import app
 from trimtab.errors import StorageError, UserError
 from trimtab.operate.drill import drill
-from trimtab.store import checkpoints
+from trimtab.store import checkpoints, manifests
 from trimtab.store.run_directory import RunDirectory
 
 
@@ -54,7 +54,7 @@ def reseal(place):
     manifest = json.loads((place / "manifest.json").read_bytes())
     for name in manifest["files"]:
         manifest["files"][name] = {"bytes": (place / name).stat().st_size, "sha256": checkpoints.sha256(place / name)}
-    manifest["checksum"] = checkpoints._checksum(manifest)
+    manifest["checksum"] = manifests.checksum(manifest)
     (place / "manifest.json").write_bytes(checkpoints._json(manifest))
 
 

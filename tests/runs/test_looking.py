@@ -25,7 +25,7 @@ def test_accept_prints_the_list_with_figures_and_its_exit_code(tmp_path):
     assert "6/6, all steps done" in result.output
     failed = sum(check["state"] == "FAIL" for check in found)
     assert result.exit_code == (1 if failed else 0)
-    assert f"{failed} of 12 fail" in result.output
+    assert f"{failed} of 15 fail" in result.output
 
 
 def test_accept_fails_a_run_that_ended_with_an_error(tmp_path):

@@ -262,7 +262,9 @@ def test_status_tells_of_restarts(tmp_path, planned, monkeypatch, capsys):
     found = {"name": "a", "algorithm": "grpo", "step": 1, "max_steps": 2, "state": "running", "metrics": {}}
     lists = {key: [] for key in ("checkpoints", "weights_only", "alarms", "events", "damaged_lines")}
     notes = supervise.restarts(RunDirectory(tmp_path / "run"))
-    monkeypatch.setattr(status, "describe", lambda _: {**found, **lists, "drill": None, "restarts": notes})
+    monkeypatch.setattr(
+        status, "describe", lambda _: {**found, **lists, "drill": None, "store": None, "restarts": notes}
+    )
     status.status(tmp_path / "run")
     assert re.search(r"restarts +2, the newest \d{4}-\d\d-\d\d \d\d:\d\d: because of 6", capsys.readouterr().out)
 

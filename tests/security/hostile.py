@@ -304,13 +304,14 @@ TEMPLATES = {
 # -------------------------------------------------------------------------------------------------------- checkpoints
 def sealed(place, change=lambda manifest: manifest):
     """The manifest made anew over what lies there, as somebody does who can write it: every checksum is right."""
-    from trimtab.store.checkpoints import MANIFEST, _checksum, _json, sha256
+    from trimtab.store.checkpoints import MANIFEST, _json, sha256
+    from trimtab.store.manifests import checksum
 
     manifest = json.loads((place / MANIFEST).read_bytes())
     files = {str(p.relative_to(place)) for p in place.rglob("*") if p.is_file() and p.name != MANIFEST}
     manifest["files"] = {n: {"bytes": (place / n).stat().st_size, "sha256": sha256(place / n)} for n in sorted(files)}
     manifest = change({name: value for name, value in manifest.items() if name != "checksum"})
-    (place / MANIFEST).write_bytes(_json({**manifest, "checksum": _checksum(manifest)}))
+    (place / MANIFEST).write_bytes(_json({**manifest, "checksum": checksum(manifest)}))
 
 
 def listing(name, **facts):

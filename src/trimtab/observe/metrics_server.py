@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,11 @@ class MetricsServer:
             OSError: the address cannot be listened at.
         """
         outer = self
+        self._scraped = threading.Condition()
+        self._scrapes: list[float] = []
+        """When the newest three came."""
+        self._answered = -math.inf
+        """When the newest one came that has been answered."""
         self.registry, self.health, self.token = registry, health, token
         self.is_loopback = is_loopback(address)
 
@@ -54,18 +60,18 @@ class MetricsServer:
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="trimtab-metrics", daemon=True
         )
         self._thread.start()
-        self._scraped = threading.Condition()
-        self._scrapes: list[float] = []
-        """When the newest three came."""
-        self._answered = 0
 
-    def note_scrape(self, *, is_answered: bool) -> None:
+    def note_scrape(self) -> float:
+        """One has come; the time."""
         with self._scraped:
-            if is_answered:
-                self._answered += 1
-                self._scraped.notify_all()
-            else:
-                self._scrapes = [*self._scrapes, time.monotonic()][-3:]
+            self._scrapes = [*self._scrapes, time.monotonic()][-3:]
+            return self._scrapes[-1]
+
+    def note_answer(self, came: float) -> None:
+        """The scrape that came at this time has been answered."""
+        with self._scraped:
+            self._answered = max(self._answered, came)
+            self._scraped.notify_all()
 
     @property
     def interval(self) -> float | None:
@@ -75,10 +81,10 @@ class MetricsServer:
         return max(gaps, default=None)
 
     def wait_for_scrape(self, seconds: float) -> bool:
-        """Until the next scrape has been answered, at most so long; whether there was one."""
+        """Until a scrape that comes from now on has been answered, at most so long; whether there was one."""
+        now = time.monotonic()
         with self._scraped:
-            before = self._answered
-            return self._scraped.wait_for(lambda: self._answered > before, seconds)
+            return self._scraped.wait_for(lambda: self._answered >= now, seconds)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -141,11 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
             if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected):
                 self._answer(401, "text/plain", b"a token is needed\n", {"WWW-Authenticate": "Bearer"})
                 return
-        self.server_of.note_scrape(is_answered=False)
+        came = self.server_of.note_scrape()
         encode, kind = choose_encoder(self.headers.get("Accept", ""))
         self._answer(200, kind, encode(self.server_of.registry))
         self.wfile.flush()
-        self.server_of.note_scrape(is_answered=True)
+        self.server_of.note_answer(came)
 
     def _answer(self, status: int, kind: str, body: bytes, more: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

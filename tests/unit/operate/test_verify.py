@@ -13,7 +13,8 @@ from tests.runs import small
 from trimtab.cli import app
 from trimtab.errors import UserError
 from trimtab.operate import verify
-from trimtab.store.checkpoints import _checksum, _json, sha256
+from trimtab.store.checkpoints import _json, sha256
+from trimtab.store.manifests import checksum
 from trimtab.store.run_directory import RunDirectory
 
 
@@ -144,7 +145,7 @@ def test_weights_of_another_run_under_a_right_checksum_do_not_sum_to_what_the_jo
     save_file(weights, file)
     manifest = json.loads((place / "manifest.json").read_bytes())
     manifest["files"]["value/model.safetensors"] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
-    (place / "manifest.json").write_bytes(_json(manifest | {"checksum": _checksum(manifest)}))
+    (place / "manifest.json").write_bytes(_json(manifest | {"checksum": checksum(manifest)}))
     code, finding = only(run)
     assert code == 1
     assert finding.startswith(f"weights: {place}: the weights sum to ")
