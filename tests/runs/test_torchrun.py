@@ -45,11 +45,8 @@ def train_by_torchrun(folder, names):
     }
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("grpo",), *(pytest.param(names, marks=pytest.mark.soak) for names in (("ppo", "dapo"), READING))],
-    ids=lambda names: "-".join(names),
-)
+@pytest.mark.soak  # two processes that the launcher starts do it in `make test`: test_local_processes
+@pytest.mark.parametrize("names", [("grpo",), ("ppo", "dapo"), READING], ids="-".join)
 def test_two_gloo_processes_make_the_steps_of_one(tmp_path, names):
     two_processes = train_by_torchrun(tmp_path, names)
     for algorithm in names:
