@@ -197,7 +197,7 @@ def _checked(plan: Plan) -> list[RunConfig]:
 
 def _arms(vary: Sequence[str]) -> Iterable[Arm]:
     choices = [_choices(text) for text in vary]
-    if not choices or len(choices[0][1]) * len(choices) < 1:
+    if not choices:
         raise UserError("--vary: nothing is varied; such as --vary algorithm=ppo,grpo")
     names = [name for name, _ in choices]
     if doubled := next((name for name in names if names.count(name) > 1), None):

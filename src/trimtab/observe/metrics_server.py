@@ -6,6 +6,7 @@ import hmac
 import itertools
 import json
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -97,8 +98,6 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        import socket
-
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
